@@ -13,14 +13,14 @@ _LOOK_S: Final = 0.2
 
 
 class StopRequestedError(Exception):
-    """Work that waits, or was about to begin, gives way to a stop; the next start goes on."""
+    """Work that waits or was about to begin gives way to a stop; the next start continues it."""
 
 
 @contextlib.contextmanager
 def calling_at_stop(
     is_stopping: Callable[[], bool], grace_s: float, end: Callable[[], object]
 ) -> Iterator[None]:
-    """While the block runs, call a function once, some time after the job is asked to stop."""
+    """While the block runs, call a function once, `grace_s` after the job is asked to stop."""
     is_over = threading.Event()
 
     def watch() -> None:

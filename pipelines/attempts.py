@@ -12,5 +12,5 @@ def begin_attempt(number: int) -> None:
 
 
 def attempt_number() -> int:
-    """Return how many attempts were made before this one at the task that runs here."""
+    """Return how many attempts the running task had before this one."""
     return _number

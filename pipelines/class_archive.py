@@ -29,7 +29,6 @@ class ClassArchive:
 
     @classmethod
     def of(cls, program: str, java: Path, class_path: str, directory: Path) -> ClassArchive:
-        """Name the archive of a program, a Java and a class path."""
         stat = java.resolve().stat()
         key = f"{java.resolve()} {stat.st_size} {stat.st_mtime_ns} {class_path}"
         name = f"{program}-{hashlib.sha256(key.encode()).hexdigest()[:16]}.jsa"
@@ -40,15 +39,14 @@ class ClassArchive:
         return next(iter(self.use()), self.create())
 
     def create(self) -> str:
-        """Return the JVM's option that creates the archive."""
         return f"-XX:ArchiveClassesAtExit={self.own}"
 
     def use(self) -> list[str]:
-        """Return the JVM's option that uses the archive; none as long as there is no archive."""
+        """Return the JVM's option that uses the archive; empty if there is no archive."""
         return [f"-XX:SharedArchiveFile={self.shared}"] if self.shared.exists() else []
 
     def publish(self) -> None:
-        """Move an archive that a JVM has written at its end to where the next one finds it."""
+        """Move an archive that a JVM wrote at its end to where the next JVM finds it."""
         if not self.own.exists():
             return
         # It only saves time: a full disk or a read-only cache is not worth an error.

@@ -55,7 +55,7 @@ in other versions."""
 
 _FETCH_TIMEOUT_S: Final = 600
 _HASH: Final = re.compile("[0-9a-f]{64}")
-# A part becomes part of a path: nothing in it may lead out of the cache.
+# Each part goes into a path: it must not lead out of the cache.
 _PART: Final = r"([\w-][\w.-]*)"
 _COORDINATES: Final = re.compile(f"{_PART}:{_PART}:{_PART}", re.ASCII)
 _LOG_LINES_SHOWN: Final = 15
@@ -68,8 +68,6 @@ _RETRY: Final = Retry(
 
 @dataclass(frozen=True, slots=True)
 class LockedJar:
-    """One jar of the lock: where it comes from and what it must hash to."""
-
     organisation: str
     name: str
     revision: str
@@ -106,7 +104,6 @@ def cache_directory(environ: Mapping[str, str] = os.environ) -> Path:
 
 
 def read_lock(group: str, lock_file: Path = LOCK_FILE) -> list[LockedJar]:
-    """Return what the lock names for a group."""
     try:
         jars = tomllib.loads(lock_file.read_text("utf-8"))[group]
     except (OSError, ValueError) as error:
@@ -117,7 +114,7 @@ def read_lock(group: str, lock_file: Path = LOCK_FILE) -> list[LockedJar]:
 
 
 def read_roots(lock_file: Path = LOCK_FILE) -> dict[str, list[str]]:
-    """Return what the lock was resolved from: coordinates by group."""
+    """Return the coordinates from which the lock was resolved, by group."""
     try:
         roots: dict[str, list[str]] = tomllib.loads(lock_file.read_text("utf-8"))[_ROOTS]
     except (OSError, ValueError, KeyError) as error:
@@ -157,7 +154,7 @@ def locked_jars(
 
 
 def _stamps(jars: Iterable[LockedJar], folder: Path) -> dict[str, list[int | str]] | None:
-    """Return what the files look like from outside, or None when one is missing."""
+    """Return size, time of change and hash of each file; None if one is missing."""
     stamps: dict[str, list[int | str]] = {}
     for jar in jars:
         try:
@@ -169,7 +166,7 @@ def _stamps(jars: Iterable[LockedJar], folder: Path) -> dict[str, list[int | str
 
 
 def _read_stamps(path: Path) -> object:
-    """Return the stamps as last verified; a damaged file counts as none, and all is verified."""
+    """Return the stamps of the last check; a damaged file counts as none, and all is verified."""
     try:
         return json.loads(path.read_bytes())
     except (OSError, ValueError):
@@ -178,7 +175,7 @@ def _read_stamps(path: Path) -> object:
 
 @contextmanager
 def _locked(folder: Path) -> Iterator[None]:
-    """Hold the folder against other processes; the lock goes with the process that holds it."""
+    """Hold the folder against other processes; the lock ends with the process that holds it."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
         with (folder / ".lock").open("w") as file:
@@ -214,14 +211,14 @@ def _bring_in(
     folder: Path,
     fetch: Callable[[Sequence[LockedJar], Path], None],
 ) -> None:
-    """Fetch into a folder aside, verify there, and only then move to where users look."""
+    """Fetch into a folder aside, verify there, and then move the jars to where users look."""
     with tempfile.TemporaryDirectory(dir=folder, prefix=".fetch-") as name:
         aside = Path(name)
         fetch(missing, aside)
         try:
             _refuse_wrong(missing, aside)
         finally:
-            # Those that are right are kept in any case: the next run has less to fetch.
+            # Right ones are kept in any case, so that the next run has less to fetch.
             for jar in missing:
                 if (aside / jar.file).exists():
                     (folder / jar.file).parent.mkdir(exist_ok=True)
@@ -339,13 +336,13 @@ def write_lock(
 
 
 def _moved(root: str, moved: Sequence[str]) -> str:
-    """Return a root in the version that it is moved to; itself, where it is not."""
+    """Return a root in the version that it is moved to, or the root itself."""
     module = root.rpartition(":")[0]
     return next((one for one in moved if one.rpartition(":")[0] == module), root)
 
 
 def fetch_jars() -> None:
-    """Fetch and verify the jars that are missing, but for those of S3 and HDFS."""
+    """Fetch and verify the jars that are missing, except those of S3 and HDFS."""
     for group in GROUPS:
         if group not in _ASKED_FOR:
             locked_jars(group)

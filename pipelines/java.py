@@ -29,7 +29,7 @@ class Java:
 
 
 def find_java(environ: Mapping[str, str] = os.environ) -> Java:
-    """Return the Java of ``JAVA_HOME``, or else of ``PATH``."""
+    """Return the Java of ``JAVA_HOME``, or else the one on ``PATH``."""
     home = environ.get("JAVA_HOME")
     if home:
         program = Path(home, "bin", "java")
@@ -50,7 +50,7 @@ def find_java(environ: Mapping[str, str] = os.environ) -> Java:
 
 @functools.cache
 def _version(program: Path) -> int:
-    """Ask the program which Java it is; once a process, because the answer costs a JVM's start."""
+    """Ask the program for its Java version, once a process: the answer costs a JVM's start."""
     try:
         run = subprocess.run(
             [program, "-version"], capture_output=True, text=True, timeout=60, check=False

@@ -84,26 +84,24 @@ def spark_submit_command(
     jars = merged_jars(defaults.get(JARS), options.get(JARS), jars_of_spark(checkpoint))
     words += ["--jars", jars]
     for key, value in settings.items():
-        if key not in {MASTER, JARS}:  # a flag has them, and would win
+        if key not in {MASTER, JARS}:  # a flag gives them, and a flag would win
             words += ["--conf", f"{key}={value}"]
     return [*words, str(job), *arguments]
 
 
 def chosen_master(options: Mapping[str, str], default: str = DEFAULT_MASTER) -> str:
-    """Return the Spark master of a job that is given none by a flag."""
     return {**_defaults(), **options}.get(MASTER) or os.environ.get("MASTER") or default
 
 
 def _defaults() -> dict[str, str]:
-    """Return what `spark-defaults.conf` says to the Spark that is installed here."""
     return spark_defaults({**os.environ, "SPARK_HOME": str(spark_home())})
 
 
 def _local_java_options(chosen: str) -> list[str]:
-    """Options of a JVM that is driver and tasks at once, each unless the user has chosen."""
+    """Return the options of a JVM that is driver and tasks at once; the user's options win."""
     options = []
     if not _COLLECTOR.search(chosen):
-        # Nobody waits for the driver's pauses, and its tasks pay for a collector that has none.
+        # Nobody waits for the driver's pauses, and tasks would pay for a collector without pauses.
         options.append("-XX:+UseParallelGC")
     if not _COMPILER.search(chosen):
         options += _OPTIMIZED_LATE
@@ -120,14 +118,13 @@ def class_archive(directory: Path) -> ClassArchive:
 
 
 def class_archive_options() -> list[str]:
-    """The JVM's options that use the archive of Spark's classes; none where there is none."""
+    """Return the JVM's options that use the archive of Spark's classes; empty if there is none."""
     with contextlib.suppress(JavaError, OSError):
         return [*(used := class_archive(Path()).use()), *([_NOTHING_OF_IT] if used else [])]
     return []
 
 
 def spark_submit_environment(environ: Mapping[str, str]) -> dict[str, str]:
-    """The environment to run `spark_submit_command` in: this Spark and this Python."""
     ours = {"SPARK_HOME": str(spark_home()), "PYSPARK_PYTHON": sys.executable}
     return {**environ, **java_locale(), **ours}
 
@@ -145,10 +142,10 @@ def require_user_name() -> None:
 
 
 def run_spark_submit(command: list[str]) -> NoReturn:
-    """Become `spark_submit_command`, so that signals and status are the job's."""
+    """Become `spark_submit_command`, so that signals and exit status are the job's."""
     sys.stdout.flush()
     sys.stderr.flush()
     environ = spark_submit_environment(os.environ) | hand_output_on()
-    # Python may know of no other letters than ASCII; the JVM does, in the locale that it is given.
+    # Python may know only ASCII letters; the JVM knows all, in the locale that it gets.
     encoded = (word.encode("utf-8", "surrogateescape") for word in command)
     os.execve(command[0], [*encoded] if java_locale() else command, environ)  # noqa: S606

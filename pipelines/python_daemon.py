@@ -42,7 +42,6 @@ class _Traceback:
         return getattr(traceback, name)
 
     def print_exc(self) -> None:
-        """Print the exception that is handled."""
         if not isinstance(sys.exc_info()[1], BrokenPipeError | ConnectionResetError):
             traceback.print_exc()
 

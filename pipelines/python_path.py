@@ -44,7 +44,7 @@ def leave_out_archives() -> None:
 
 
 def add_modules(folder: str | None) -> None:
-    """Find modules in a folder, too, behind all others."""
+    """Let imports find modules in a folder, after all other folders."""
     if folder is not None and folder not in sys.path:
         sys.path.append(folder)
 
@@ -61,14 +61,13 @@ class ModulesOfFiles(MetaPathFinder):
     def find_spec(
         self, fullname: str, path: object = None, target: object = None
     ) -> ModuleSpec | None:
-        """See `MetaPathFinder`."""
         del path, target
         file = self._files.get(fullname)
         return None if file is None else spec_from_file_location(fullname, file)
 
 
 def hand_on_path() -> None:
-    """Let programs that a task starts look for modules as any does; to be called in tasks."""
+    """Let programs that a task starts find modules as usual; call it in tasks."""
     if os.environ.get(SAFE_PATH) == SAFE:
         del os.environ[SAFE_PATH]
 

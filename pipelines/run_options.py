@@ -40,7 +40,7 @@ class ProcessJob(ReorderJob):
 
 @dataclass(frozen=True, slots=True)
 class RunOptions:
-    """What a single run is told beside its settings; what each field means says its help."""
+    """Options of a single run beside its settings; each field's help says what it means."""
 
     available_now: bool = field(
         default=False, metadata={"help": "End when all rows that are there at the start are read"}

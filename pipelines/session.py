@@ -37,17 +37,17 @@ _REQUIRED: Final[Mapping[str, str]] = {
     "spark.sql.session.timeZone": "UTC",
     # A plan that changes with the data would not repeat a step the same way.
     "spark.sql.adaptive.enabled": "false",
-    # What Python's tasks do with keys and values is written for columns with 32-bit offsets.
+    # Python's tasks handle keys and values in columns with 32-bit offsets.
     "spark.sql.execution.arrow.useLargeVarTypes": "false",
 }
 """What no setting of the user's changes: a job would not be right with another value."""
 _DEFAULTS: Final[Mapping[str, str]] = {
     "spark.ui.enabled": "false",
     "spark.ui.showConsoleProgress": "false",
-    # A slot that one of a step's bolts leaves goes to the reading of the next, in its turn.
+    # A slot that a step's bolt leaves goes to reading the next batch, in its turn.
     "spark.scheduler.mode": "FAIR",
     "spark.sql.streaming.numRecentProgressUpdates": "20",
-    # With it the processes of queries have another environment than those of other tasks, and so
+    # With it the processes of queries have a different environment from other tasks, and so
     # a daemon of their own: twice the imports, and twice the memory.
     "spark.sql.execution.pyspark.udf.simplifiedTraceback.enabled": "false",
     # A module in the working folder would hide Python's own of that name.
@@ -72,7 +72,7 @@ _logger: Final = logging.getLogger("sequitur.spark")
 
 
 def log_level() -> str:
-    """What Spark may say on standard error: with `--debug` its errors, with their stacks."""
+    """Return Spark's log level: with `--debug` it shows errors with their stacks."""
     return "ERROR" if is_debugging() else "OFF"
 
 
@@ -101,7 +101,7 @@ def build_session(
     if is_local(given.get(MASTER, DEFAULT_MASTER)):
         ours.update(_LOCAL)
         if _HOST not in given:
-            # An address that is not bound to is not reached; one of a wildcard is.
+            # Executors reach only an address that is bound; a wildcard binds all.
             bound = ours.setdefault(_BIND_ADDRESS, given.get(_BIND_ADDRESS, _LOOPBACK))
             ours[_HOST] = _LOOPBACK if bound in _ANY_ADDRESS else bound
     chosen = {key: value for key, value in ours.items() if key not in told}
@@ -126,7 +126,7 @@ def build_session(
 
 
 def _start_context(settings: Mapping[str, str]) -> None:
-    """Start Spark beside the main thread: there PySpark would handle Ctrl-C from then on."""
+    """Start Spark in another thread: in the main thread PySpark would handle Ctrl-C."""
     conf = SparkConf().setAll(list(settings.items()))
     with ThreadPoolExecutor(1) as thread:
         thread.submit(SparkContext.getOrCreate, conf).result()
@@ -150,8 +150,8 @@ def _told(options: Mapping[str, str]) -> dict[str, str]:
 
 
 def _is_asked_for(key: str) -> bool:
-    """Tell whether a setting was told that Spark makes up where it is told none."""
-    # The JVM's own variables: to Python's Spark adds what it has made up.
+    """Tell whether somebody has set a setting that Spark makes up otherwise."""
+    # The JVM's own variables: Spark adds defaults of its own to Python's.
     java: Any = SparkContext._jvm.java.lang  # type: ignore[union-attr] # noqa: SLF001
     told = spark_submit_flags(psutil.Process(java.ProcessHandle.current().pid()).cmdline())
     if told is None:
@@ -162,7 +162,7 @@ def _is_asked_for(key: str) -> bool:
 
 
 def _add_to_class_path(jars: str) -> None:
-    """Add jars to the driver's class path, beside whatever it has: it starts without ours."""
+    """Add jars to the driver's class path, beside what it has: the driver starts without ours."""
     java: Any = SparkContext._jvm.java  # type: ignore[union-attr] # noqa: SLF001
     loader = java.lang.Thread.currentThread().getContextClassLoader()
     for jar in jars.split(","):

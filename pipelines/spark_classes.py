@@ -36,7 +36,7 @@ _JOB: Final = Path(__file__)
 
 
 def write_archive() -> bool:
-    """Write the archive, unless there is one; False when it could not be written."""
+    """Write the archive, unless there is one; False if it could not be written."""
     with tempfile.TemporaryDirectory() as folder:
         archive = class_archive(Path(folder))
         if archive.shared.exists():
@@ -49,7 +49,7 @@ def write_archive() -> bool:
             master=DEFAULT_MASTER,  # the archive serves jobs on one machine
             options={"spark.driver.extraJavaOptions": java},
         )
-        # What it says of classes that cannot be kept is long, and no fault.
+        # Its messages about classes that it cannot keep are long, and no fault.
         with contextlib.suppress(subprocess.SubprocessError, OSError):
             subprocess.run(
                 command,
@@ -64,7 +64,7 @@ def write_archive() -> bool:
 
 
 def _note_whose(archive: Path) -> None:
-    """Note which Spark an archive is of, and delete those of installations that are gone."""
+    """Note the Spark of an archive, and delete the archives of installations that are gone."""
     with contextlib.suppress(OSError):
         archive.with_suffix(".of").write_text(str(spark_home()), "utf-8")
         for note in archive.parent.glob("spark-*.of"):
@@ -74,7 +74,7 @@ def _note_whose(archive: Path) -> None:
 
 
 def _load() -> None:
-    """Run what a job runs, on a few rows: the JVM loads the classes of it."""
+    """Run what a job runs, on a few rows, so that the JVM loads its classes."""
 
     def same(batches: Iterator[Any]) -> Iterator[Any]:
         yield from batches

@@ -49,14 +49,14 @@ def spark_home() -> Path:
 
 
 def spark_defaults(environ: Mapping[str, str] = os.environ) -> dict[str, str]:
-    """Return what `spark-defaults.conf` says; nothing where there is none."""
+    """Return the settings in `spark-defaults.conf`; empty without the file."""
     home = Path(environ.get("SPARK_HOME") or spark_home())
     folder = Path(environ.get("SPARK_CONF_DIR") or home / "conf")
     return read_properties(folder / "spark-defaults.conf")
 
 
 def spark_submit_flags(command: Sequence[str]) -> dict[str, str] | None:
-    """Return the flags that spark-submit was given, and the settings of --conf, by their names."""
+    """Return the flags of spark-submit and the settings of its --conf, by name."""
     if _SUBMIT not in command:
         return None
     told: dict[str, str] = {}
@@ -76,7 +76,7 @@ def spark_submit_flags(command: Sequence[str]) -> dict[str, str] | None:
 def submitted_properties(
     flags: Mapping[str, str], environ: Mapping[str, str] = os.environ
 ) -> dict[str, str]:
-    """Return what stands in the files that spark-submit has read, by its flags."""
+    """Return the settings in the files that spark-submit reads, by its flags."""
     file = flags.get("--properties-file")
     found = spark_defaults(environ) if file is None or _LOAD_DEFAULTS in flags else {}
     for one in (file, *flags.get(_EXTRA_FILE, "").split(",")):
@@ -85,7 +85,7 @@ def submitted_properties(
 
 
 def read_properties(path: Path) -> dict[str, str]:
-    """Return what a properties file of Java's says; nothing where it cannot be read."""
+    """Return the entries of a Java properties file; empty if it cannot be read."""
     try:
         text = path.read_text("utf-8")
     except OSError:
@@ -106,7 +106,7 @@ def _unescaped(text: str) -> str:
 
 
 def merged_jars(*lists: str | None) -> str:
-    """Return lists of jars as one, each jar once, in the order of the lists."""
+    """Join lists of jars, each jar once, in the order of the lists."""
     found: dict[str, str] = {}
     for jar in (jar.strip() for one in lists for jar in (one or "").split(",")):
         if jar:
@@ -115,11 +115,10 @@ def merged_jars(*lists: str | None) -> str:
 
 
 def _place(jar: str) -> str:
-    """Return a jar's path, if it is a URI of a file on this machine, or else the jar as it is."""
+    """Return the path of a jar that is a URI of a file here, or else the jar as it is."""
     url = urlsplit(jar)
     return unquote(url.path) if url.scheme == "file" else jar
 
 
 def is_local(master: str) -> bool:
-    """Tell whether a Spark master has all its tasks on this machine."""
     return master.startswith("local")

@@ -30,10 +30,10 @@ def is_submitted() -> bool:
 
 
 def check_arguments() -> None:
-    """End the program where spark-submit has not handed on an argument as it was given."""
+    """End the program if spark-submit has not handed on an argument unchanged."""
     from sequitur.base.program import REFUSED_EXIT_CODE, complain  # noqa: PLC0415 - takes a while
 
-    # A letter is two bytes or more, and each of them becomes a question mark.
+    # A letter has two bytes or more, and each byte becomes a question mark.
     lost = [word for word in sys.argv[1:] if "??" in word]
     if is_submitted() and lost and _is_ascii(jnu_encoding(_jvm())):
         complain(
@@ -44,7 +44,6 @@ def check_arguments() -> None:
 
 
 def jnu_encoding(jvm: Any) -> str:
-    """Return in which encoding a JVM has arguments and names of files."""
     return str(jvm.java.lang.System.getProperty("sun.jnu.encoding"))
 
 
@@ -81,7 +80,7 @@ def hand_output_on() -> dict[str, str]:
 
 
 def separate_output() -> None:
-    """Have standard output and standard error lead where they lead without a JVM in between."""
+    """Let standard output and standard error lead where they lead without a JVM in between."""
     if not is_submitted() or not _DESCRIPTORS.is_dir():
         return
     if os.environ.pop(_JVM_WITH_OUTPUT, "") == str(os.getppid()):
@@ -90,7 +89,7 @@ def separate_output() -> None:
         merged, said = os.dup(_STDERR), os.memfd_create("standard error")
         os.dup2(said, _STDERR)
         try:
-            # What passes our output on has the stream of before.
+            # What passes our output on has the former stream.
             system = _jvm().java.lang.System
             system.setOut(system.err)
             _relay(_STDERR)
@@ -105,7 +104,7 @@ def separate_output() -> None:
 
 
 def _relay(descriptor: int) -> None:
-    """Have the JVM write where a stream leads what is written to it here."""
+    """Have the JVM write this stream's output to where the stream leads."""
     jvm = _jvm()
     java = jvm.java
     target = java.lang.System.err

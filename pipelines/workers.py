@@ -22,15 +22,13 @@ _SMALL_BYTES: Final = 32 << 20
 
 
 class Workers(Protocol):
-    """Where tasks run."""
-
     @property
     def parallelism(self) -> int:
         """How many run at once."""
 
     @property
     def master(self) -> str:
-        """Whose they are, as Spark names it."""
+        """Where tasks run, as Spark names a master."""
 
     def run(
         self, tasks: Sequence[Callable[[], T]], *, retries: bool = True, title: str | None = None
@@ -48,10 +46,10 @@ class Workers(Protocol):
         """
 
     def reason_of(self, error: Exception) -> str | None:
-        """Return what a task failed of; None for an error that is not of tasks."""
+        """Return why a task failed; None if the error is not from tasks."""
 
     def is_death(self, error: Exception) -> bool:
-        """Tell whether tasks failed since a process died, and not by an exception in it."""
+        """Tell whether tasks failed because a process died, and not by an exception in it."""
 
     def beside_reading(self) -> contextlib.AbstractContextManager[None]:
         """While the block runs, share slots fairly with the tasks that read the next batch."""
@@ -75,14 +73,14 @@ def is_small(reads: int) -> bool:
 
 
 def blocks_for(workers: Workers, partitions: int, *, is_here: bool) -> list[range]:
-    """Return the blocks of partitions that work is done by: one where the driver does it itself."""
+    """Return the blocks of partitions for some work: one if the driver does the work."""
     return [range(partitions)] if is_here else blocks_of(partitions, workers.parallelism)
 
 
 def in_blocks(
     workers: Workers, task: Callable[[range], T], partitions: int, *, reads: int
 ) -> list[T]:
-    """Run a task for each block of partitions, and give their answers in order."""
+    """Run a task for each block of partitions; return their answers in order."""
     is_here = is_small(reads)
     blocks = blocks_for(workers, partitions, is_here=is_here)
     if is_here:
@@ -91,7 +89,7 @@ def in_blocks(
 
 
 def done_here(task: Callable[[], T]) -> T:
-    """Do the work of a task in the driver itself, and give its answer."""
+    """Do the work of a task in the driver; return its answer."""
     try:
         return task()
     except PipelineError:
@@ -101,7 +99,7 @@ def done_here(task: Callable[[], T]) -> T:
 
 
 def all_of(workers: Workers, tasks: Sequence[Callable[[], T]], *, is_here: bool = False) -> list[T]:
-    """Run tasks, and give their answers in order."""
+    """Run tasks; return their answers in order."""
     return [task() for task in tasks] if is_here else workers.run(tasks)
 
 
@@ -116,26 +114,23 @@ class ThisProcess:
     def run(
         self, tasks: Sequence[Callable[[], T]], *, retries: bool = True, title: str | None = None
     ) -> list[T]:
-        """See `Workers`."""
         del retries, title
         return [self._pickled(task)() for task in tasks]
 
     def reason_of(self, error: Exception) -> str | None:
-        """See `Workers`."""
         return None if isinstance(error, PipelineError) else named(error)
 
     def is_death(self, error: Exception) -> bool:
-        """See `Workers`; with the process of a task this one would die."""
+        """Return False: if the process of a task died, this one would too."""
         del error
         return False
 
     def beside_reading(self) -> contextlib.AbstractContextManager[None]:
-        """See `Workers`."""
         return contextlib.nullcontext()
 
     def ended_at(
         self, is_stopping: Callable[[], bool], grace_s: float = 0
     ) -> contextlib.AbstractContextManager[None]:
-        """See `Workers`; it ends by itself."""
+        """Do nothing: the block ends by itself."""
         del is_stopping, grace_s
         return contextlib.nullcontext()

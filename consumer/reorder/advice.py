@@ -21,8 +21,6 @@ _UNITS: Final = {reason: unit for unit, reason in LIKELY_UNITS.items()}
 
 
 class UnusableRow(NamedTuple):
-    """What is looked at of a row without a usable event time."""
-
     value: bytes | None
     headers: Sequence[tuple[str, bytes | None]]
 

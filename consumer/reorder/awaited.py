@@ -47,7 +47,7 @@ class Awaited:
 
 
 def awaited(clock: EventClock) -> tuple[Awaited, ...]:
-    """Return the partitions that hold the frontier where it is; none when none does."""
+    """Return the partitions that hold the frontier back; empty if none does."""
     live = {
         where: one
         for where, one in clock.partitions.items()
@@ -70,7 +70,6 @@ def awaited(clock: EventClock) -> tuple[Awaited, ...]:
 
 
 def utc_text(time_ms: int) -> str:
-    """Return a time as text, in UTC."""
     try:
         moment = datetime.fromtimestamp(time_ms / 1000, tz=UTC)
     except (OverflowError, ValueError):  # beyond the year 9999

@@ -56,7 +56,7 @@ class EventClock:
 
     @property
     def seen_ms(self) -> int:
-        """Wall-clock time at which partitions were looked at last; 0 before that."""
+        """Wall-clock time of the last look at partitions; 0 before the first."""
         return max((clock.seen_ms for clock in self.partitions.values()), default=0)
 
     @property
@@ -106,12 +106,10 @@ class EventClock:
         high_watermark: int,
         now_ms: int,
     ) -> Self:
-        """Take in what a step saw of one partition; see `looked_at`."""
         look = Look(position, high_watermark, max_event_time_ms)
         return self.looked_at({partition: look}, now_ms=now_ms)
 
     def idle(self, *, idle_timeout_ms: int, is_bounded: bool = False) -> frozenset[SourcePartition]:
-        """Return the partitions that are idle now."""
         return frozenset(
             partition
             for partition, clock in self.partitions.items()
@@ -185,7 +183,7 @@ class EventClock:
         return replace(self, partitions=there)
 
     def drain(self) -> Self:
-        """Move the frontier to the greatest event time seen: everything held goes out."""
+        """Move the frontier to the greatest event time seen, so that everything held goes out."""
         return replace(self, frontier_ms=max(self.frontier_ms, self.max_event_time_ms))
 
     def to_document(self) -> dict[str, Any]:
@@ -273,19 +271,19 @@ class PartitionClock:
 
     @property
     def reach_ms(self) -> int:
-        """How far the frontier may come by this partition's leave: no row it gave is needed yet."""
+        """Greatest frontier that this partition allows: no row that it gave is needed yet."""
         if self.max_event_time_ms is None:
             return BEFORE_ALL_TIME_MS  # it may still give any event time
         return self.max_event_time_ms - self.delay_ms
 
     @property
     def to_read(self) -> int:
-        """Records that were there, and not read, when last looked at."""
+        """Records that the last look saw and that were not read."""
         return max(0, self.high_watermark - self.position)
 
     @property
     def to_read_first(self) -> int:
-        """Records of these without which it is not idle, however long it is silent."""
+        """Records that have to be read before the partition can be idle, however silent it is."""
         return max(0, self.silent_end - self.position)
 
     def is_idle(self, *, idle_timeout_ms: int, is_bounded: bool) -> bool:
@@ -301,19 +299,18 @@ class PartitionClock:
     def after(
         self, look: Look, now_ms: int, *, longest_ms: int, is_bounded: bool
     ) -> PartitionClock:
-        """Return the clock once it was looked at again; see `EventClock.looked_at`."""
         time_ms, known_ms = look.max_event_time_ms, self.max_event_time_ms
         if time_ms is not None:
             greatest_ms = time_ms if known_ms is None else max(known_ms, time_ms)
             return replace(_first_look(look, now_ms), max_event_time_ms=greatest_ms)
-        # Where the wall clock was set back, nothing is known of the time between.
+        # If the wall clock was set back, nothing is known of the time between.
         passed_ms = max(0, now_ms - self.seen_ms)
         is_watched = passed_ms <= longest_ms
         return replace(
             _first_look(look, now_ms),
             max_event_time_ms=known_ms,
             silent_ms=self.silent_ms + (passed_ms if is_watched or is_bounded else longest_ms),
-            # Where brokers have lost records, it ends before what was seen.
+            # If brokers have lost records, it ends before what was seen.
             silent_end=min(self.silent_end, look.end) if is_watched or not is_bounded else look.end,
         )
 

@@ -77,7 +77,7 @@ class EventTimeSpec:
             EventTimeSpecError: It is none of these, a name in it cannot be used, or the format is
                 none.
         """
-        if encodable(text) != text:  # no field or header is called that
+        if encodable(text) != text:  # no field or header has such a name
             raise EventTimeSpecError(f"event time {text!r}: it has half a surrogate pair")
         where, time_format = split_format(text)
         found = cls._at(where)
@@ -145,7 +145,7 @@ def identity_of(spec: EventTimeSpec) -> str:
 
 
 def current_identity(identity: str) -> str:
-    """Return what a checkpoint says of its spec, as `identity_of` says it."""
+    """Return the event time spec of a checkpoint in the form of `identity_of`."""
     if not identity.startswith(_BEFORE_POINTERS):
         return identity
     where, begins, written = identity.rpartition(FORMAT_BEGINS)

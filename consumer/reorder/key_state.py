@@ -72,12 +72,11 @@ class KeyState:
 
     @property
     def keys(self) -> int:
-        """Rows in all folds: the keys, counted once in each fold they are in."""
+        """Number of rows in all folds; a key in several folds counts once in each."""
         return sum(fold.keys for fold in self.folds)
 
     @property
     def size_bytes(self) -> int:
-        """Size of all folds on disk."""
         return sum(fold.size_bytes for fold in self.folds)
 
     def lookup(self, earlier: Sequence[Run], *, first_behind_ms: int) -> KeyLookup:
@@ -96,7 +95,7 @@ class KeyState:
         )
 
     def expire(self, *, frontier_ms: int, ttl_ms: int) -> Self:
-        """Move the horizon behind the frontier, and let go of folds that lie wholly behind it."""
+        """Move the horizon behind the frontier, and drop folds that lie wholly behind it."""
         horizon_ms = max(self.horizon_ms, frontier_ms - ttl_ms)
         kept = tuple(fold for fold in self.folds if fold.max_event_time_ms >= horizon_ms)
         return replace(self, horizon_ms=horizon_ms, folds=kept)
@@ -122,7 +121,6 @@ class KeyState:
         return Upkeep(tuple(waiting), tuple(reversed(merged)))
 
     def with_fold(self, fold: Fold, upkeep: Upkeep) -> Self:
-        """Return the state once a fold has taken the place of others."""
         kept = tuple(old for old in self.folds if old not in upkeep.folds)
         return replace(self, folds=(*kept, fold) if fold.keys else kept)
 

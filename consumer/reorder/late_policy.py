@@ -40,17 +40,13 @@ class LatePolicy(StrEnum):
 
 
 class Output(Enum):
-    """Where rows of a step go."""
-
     RELEASED = auto()
     LATE = auto()
     QUARANTINE = auto()
 
 
 class Route(NamedTuple):
-    """What becomes of late rows."""
-
-    output: Output | None  # None: nowhere
+    output: Output | None  # None: the rows go nowhere
     ends_job: bool = False
 
 

@@ -52,7 +52,6 @@ class LateJudge:
 
     @property
     def reason(self) -> str:
-        """The reason of rows that do not pass."""
         return STALE if self.mode is ReorderMode.LATEST else LATE
 
     def behind_ms(self, frontier_ms: int) -> int:
@@ -66,7 +65,7 @@ class LateJudge:
         return MAX_EVENT_TIME_MS if self.mode is ReorderMode.LATEST else frontier_ms
 
     def asks_key(self, event_time_ms: Numbers) -> Mask:
-        """Tell for which rows it matters what was released of their keys; others may be unknown."""
+        """Tell for which rows the last release of their key matters; others need not know it."""
         return event_time_ms >= self.horizon_ms
 
     def is_late(
@@ -130,7 +129,7 @@ def staging_rules(
 
 
 def is_behind(event_time_ms: Numbers, frontier_ms: Numbers) -> Mask:
-    """Tell which rows are behind the frontier; one at exactly the frontier is on time."""
+    """Tell which rows are behind the frontier; a row at exactly the frontier is on time."""
     return event_time_ms < frontier_ms
 
 

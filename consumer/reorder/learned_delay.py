@@ -104,7 +104,6 @@ class LearnedDelays:
         half_life_ms: int,
         is_backlog: bool,
     ) -> Self:
-        """Take in what a step saw of one partition; see `LatenessHistogram.learn`."""
         before = self.partitions.get(partition, LatenessHistogram())
         after = before.learn(
             step, reached_ms=reached_ms, half_life_ms=half_life_ms, is_backlog=is_backlog
@@ -112,12 +111,11 @@ class LearnedDelays:
         return replace(self, partitions={**self.partitions, partition: after})
 
     def set_aside(self) -> Self:
-        """Return the same, kept for later while a fixed delay is in its place."""
+        """Return a copy to keep for later, while a fixed delay is used."""
         return replace(self, late_target=0.0)
 
     @property
     def together(self) -> LatenessHistogram:
-        """All partitions as one."""
         whole = LatenessHistogram()
         for histogram in self.partitions.values():
             whole = whole.plus(histogram)
@@ -126,7 +124,6 @@ class LearnedDelays:
     def delays_ms(
         self, partitions: Iterable[SourcePartition], policy: DelayPolicy
     ) -> dict[SourcePartition, int]:
-        """Return the delay of each of these partitions."""
         enough = 1 / policy.late_target
         together = self.together
         unknown_ms = together.delay_ms(policy) if together.seen >= enough else policy.max_ms
@@ -145,7 +142,7 @@ class LearnedDelays:
 
     @property
     def recent_late_share(self) -> float:
-        """The same, recent rows weighing most; at most 1."""
+        """The same share with recent rows weighing most; at most 1."""
         together = self.together
         return min(1.0, together.recent_late / together.rows) if together.rows else 0.0
 
@@ -244,7 +241,6 @@ class LatenessHistogram:
         )
 
     def plus(self, other: LatenessHistogram) -> LatenessHistogram:
-        """Return both taken together."""
         return LatenessHistogram(
             reached_ms=max(self.reached_ms, other.reached_ms),
             seen=self.seen + other.seen,
@@ -258,7 +254,7 @@ class LatenessHistogram:
         )
 
     def delay_ms(self, policy: DelayPolicy) -> int:
-        """Return the shortest delay allowed that would have kept to the late share."""
+        """Return the shortest allowed delay that would have kept to the late share."""
         spared = policy.late_target * self.rows
         over = 0.0
         for number in sorted(self.behind, reverse=True):

@@ -46,7 +46,7 @@ QUARANTINE_REASONS: Final = (
 REASON_HEADER: Final = "sequitur-reason"
 LATE_BY_HEADER: Final = "sequitur-late-by-ms"  # behind the frontier, or behind its key if stale
 FRONTIER_HEADER: Final = "sequitur-frontier"  # epoch ms; the frontier the row was held against
-LAST_RELEASED_HEADER: Final = "sequitur-last-released"  # epoch ms; of its key, where that is known
+LAST_RELEASED_HEADER: Final = "sequitur-last-released"  # epoch ms; of its key, if known
 OVERSIZED_HEADER: Final = "sequitur-oversized-file"
 """Of a record that stands for one too large for its topic: where the whole one is, in the job's
 checkpoint."""

@@ -55,15 +55,15 @@ class Run:
 
     @property
     def reach_ms(self) -> int:
-        """Greatest usable event time in it."""
+        """Greatest usable event time in the run."""
         return max(self.max_event_time_ms, self.max_behind_ms)
 
     def held_bytes(self, frontier_ms: int) -> int:
-        """Return its bytes if it holds rows behind a frontier: for one of them all are kept."""
+        """Return the bytes that the run holds past a frontier: one held row keeps the whole run."""
         return self.size_bytes if self.is_live(frontier_ms) else 0
 
     def is_live(self, frontier_ms: int) -> bool:
-        """Tell whether it still holds rows once everything up to the frontier is out."""
+        """Tell whether the run still holds rows once everything up to the frontier is out."""
         return self.rows > 0 and self.max_event_time_ms > frontier_ms
 
     def may_release(self, before_ms: int, frontier_ms: int) -> bool:
@@ -74,7 +74,7 @@ class Run:
 
 
 def least_frontier_ms(runs: Sequence[Run], most_bytes: int) -> int:
-    """Return the smallest frontier behind which runs hold no more bytes than may be held."""
+    """Return the smallest frontier past which runs hold no more bytes than may be held."""
     if sum(run.size_bytes for run in runs) <= most_bytes:
         return BEFORE_ALL_TIME_MS
     times = sorted({BEFORE_ALL_TIME_MS, *(run.max_event_time_ms for run in runs)})

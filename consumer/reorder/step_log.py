@@ -49,8 +49,6 @@ STEP_FORMAT: Final = 7
 
 
 class StepKind(StrEnum):
-    """What made the step."""
-
     BATCH = "batch"
     TICK = "tick"
     DRAIN = "drain"
@@ -241,23 +239,22 @@ class StepEntry(Step):
 
     @classmethod
     def of(cls, staged: Step, **decided: Any) -> Self:
-        """Return the entry of a step that was staged, with what was decided since."""
         shared = {one.name: getattr(staged, one.name) for one in fields(Step)}
         return cls(**{**shared, **decided})
 
     @property
     def frontier_ms(self) -> int:
-        """The frontier this step releases up to, itself included."""
+        """The frontier up to which this step releases rows, inclusive."""
         return self.clock.frontier_ms
 
     @property
     def live_runs(self) -> tuple[Run, ...]:
-        """The runs that still hold rows once this step is done."""
+        """Runs that still hold rows once this step is done."""
         return tuple(run for run in self.runs if run.is_live(self.frontier_ms))
 
     @property
     def folding_runs(self) -> tuple[Run, ...]:
-        """The runs without rows to release that still say how far their keys have been."""
+        """Runs without rows to release whose last event times of keys are still needed."""
         keys = self.keys
         if keys is None:
             return ()
@@ -272,7 +269,6 @@ class StepEntry(Step):
 
     @property
     def kept_runs(self) -> tuple[Run, ...]:
-        """The runs that later steps need."""
         folding = {run.step for run in self.folding_runs}
         return tuple(
             run
@@ -281,7 +277,7 @@ class StepEntry(Step):
         )
 
     def _holds_originals(self, run: Run) -> bool:
-        """Tell whether a duplicate may still come of a row in this run."""
+        """Tell whether a row in this run may still get a duplicate."""
         return self.deduplicated_ms is not None and run.reach_ms >= self.deduplicated_ms
 
     @property
@@ -398,7 +394,6 @@ NOTHING_DONE: Final = StepDone(step=-1, totals=Totals())
 
 
 def late_rows_to(output: Output, entry: StepEntry) -> int:
-    """Return how many of a step's late rows go there."""
     return entry.staged.late if ROUTES[entry.late_policy].output is output else 0
 
 

@@ -38,7 +38,7 @@ class TimeBounds:
     unit: TimeUnit | None = None
 
     def reason(self, time_ms: int) -> str | None:
-        """Return why a time is not believed, None when it is."""
+        """Return why a time is not believed; None if it is."""
         if time_ms < 0:
             return NEGATIVE
         if self.earliest_ms <= time_ms <= self.latest_ms:

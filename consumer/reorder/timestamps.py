@@ -76,7 +76,6 @@ class TimestampRule:
 
     @property
     def earliest_ms(self) -> int:
-        """No timestamp is older."""
         return max(0, self.now_ms - self.floor_ms)
 
     def of(self, event_time_ms: int | None, source_ms: int) -> tuple[int, bool]:

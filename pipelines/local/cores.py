@@ -25,7 +25,7 @@ def cores(mount: Path = _MOUNT, own: Path = _OWN) -> int:
 
 
 def _quotas(mount: Path, own: Path) -> Iterator[float]:
-    """Yield the cores that each cgroup around this process allows, where one sets a limit."""
+    """Yield the cores that each cgroup around this process allows, if it sets a limit."""
     lines = own.read_text().splitlines() if own.exists() else []
     for controllers, path in (line.split(":", 2)[1:] for line in lines):
         # Version 2 has one tree, without a name. A container may see the path of its host in
@@ -38,7 +38,7 @@ def _quotas(mount: Path, own: Path) -> Iterator[float]:
 
 
 def _limit(folder: Path) -> tuple[int, int]:
-    """Return the microseconds of processor time for each period of a cgroup; 0 without a limit."""
+    """Return quota and period of a cgroup's processor time in microseconds; 0 without a limit."""
     try:
         if (file := folder / "cpu.max").exists():
             quota, period = file.read_text().split()

@@ -59,10 +59,10 @@ def main(socket_fd: int, driver: int, modules: Sequence[str], files: Mapping[str
         files: What tasks import from a file, by the name of the module.
     """
     reserve_descriptors()
-    os.dup2(2, 1)  # what tasks print is no output of the program
+    os.dup2(2, 1)  # what tasks print is not output of the program
     sys.stdout.reconfigure(line_buffering=True)  # type: ignore[union-attr]
     for number in DRIVERS_SIGNALS:
-        # A handler and not SIG_IGN: a program that a task starts would inherit that.
+        # A handler and not SIG_IGN: a program that a task starts would inherit SIG_IGN.
         signal.signal(number, lambda *_: None)
         signal.siginterrupt(number, False)
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)  # where it is ignored, no fork can be waited for
@@ -77,8 +77,6 @@ def main(socket_fd: int, driver: int, modules: Sequence[str], files: Mapping[str
 
 
 class ForkServer:
-    """Forks processes for tasks, and ends them."""
-
     def __init__(self, requests: socket.socket, driver: int) -> None:
         self._requests = requests
         self._pidfds = pidfds(driver)
@@ -86,7 +84,7 @@ class ForkServer:
         self._forks: set[int] = set()
 
     def serve(self) -> None:
-        """Do what the driver asks, until it is gone; then end all forks."""
+        """Serve the driver's requests until the driver is gone; then end all forks."""
         try:
             while os.getppid() == self._driver:
                 if self._requests not in wait([self._requests, *self._pidfds]):
@@ -143,21 +141,21 @@ class ForkServer:
 
 
 def pidfds(pid: int) -> list[int]:
-    """Return what becomes readable when a process ends; nothing where the system has no pidfds."""
+    """Return descriptors that become readable when a process ends; empty if there are no pidfds."""
     with contextlib.suppress(OSError):
         return [os.pidfd_open(pid)]
     return []
 
 
 def _kill(pid: int) -> None:
-    """Kill a fork that is not waited for yet, with what it has started in its group."""
+    """Kill a fork that nobody has waited for yet, with its process group."""
     for kill in (os.killpg, os.kill):  # it may not have made its group yet
         with contextlib.suppress(ProcessLookupError):
             kill(pid, signal.SIGKILL)
 
 
 def work(channel: Connection) -> None:
-    """Do the driver's tasks, one after the other, in this thread, until the driver is gone."""
+    """Run the driver's tasks in this thread, one after the other, until the driver is gone."""
     process = os.getpid()
     with contextlib.suppress(EOFError, ConnectionError):
         while True:
@@ -170,7 +168,7 @@ def work(channel: Connection) -> None:
 
 
 def _answer(attempt: int, task: bytes) -> bytes:
-    """Return whether a task has a result; and that, or what it raised and where."""
+    """Return whether a task has a result, and the result or its error with the traceback."""
     import cloudpickle  # noqa: PLC0415 - the driver imports this file, and says who lacks it
 
     begin_attempt(attempt)

@@ -110,7 +110,6 @@ def run_here(
     options: RunOptions,
     process: ProcessStage | None = None,
 ) -> None:
-    """Run the job of a command in this process, until it ends or is stopped."""
     check_local(settings)
     check_before_start(kafka, settings, process)
     command = JobCommand.begin(settings, options)
@@ -145,7 +144,6 @@ def run_local(
     on_done: OnDone = lambda *_: None,
     on_step: StepFunction | None = None,
 ) -> JobReport:
-    """Run the job until it is asked to stop, or has read what there is."""
     use_small_pool()
     with running_workers(settings, stop, has_bolts=process is not None) as workers:
         return run_reorder(
@@ -192,7 +190,7 @@ def running_workers(
 
 @contextlib.contextmanager
 def stop_on_signals(stop: Event) -> Iterator[None]:
-    """Set `stop` on SIGINT and SIGTERM for as long as the block runs; for the main thread."""
+    """Set `stop` on SIGINT and SIGTERM while the block runs; only for the main thread."""
     before = {
         number: signal.signal(number, lambda *_: stop.set())
         for number in (signal.SIGINT, signal.SIGTERM)

@@ -97,7 +97,6 @@ class PlanLog:
 
     @classmethod
     def of(cls, checkpoint: Checkpoint, source: str) -> Self:
-        """Return the plans of a checkpoint, in the folder that its log names."""
         return cls(
             checkpoint.storage,
             checkpoint.spark,
@@ -107,7 +106,7 @@ class PlanLog:
         )
 
     def begin(self, begins: Mapping[SourcePartition, int]) -> Mapping[SourcePartition, int]:
-        """Write down where the first batch begins, once. Return what is written there."""
+        """Write down once where the first batch begins; return what is written there."""
         self._prepare()
         if self._create("sources/0/0", f"\0{_VERSION}\n{_as_json(_by_topic(begins))}"):
             return begins
@@ -126,7 +125,7 @@ class PlanLog:
             self._spark.take_note(self._source, batch_id, ends)
         else:
             ends = self._spark.planned_offsets(self._source, batch_id)
-            self._spark.lasting.pop(self._source, None)  # who wrote it may not have synced it yet
+            self._spark.lasting.pop(self._source, None)  # its writer may not have synced it yet
         self.newest = Plan(batch_id, ends, is_committed=False)
         return self.newest
 
@@ -154,13 +153,13 @@ class PlanLog:
         return Plan(newest, ends, is_committed=newest in committed)
 
     def _prepare(self) -> None:
-        """Make the folders, and the file without which Spark refuses them."""
+        """Make the folders, and the file that Spark requires in them."""
         for folder in ("offsets", "commits", "sources/0"):
             self._storage.make_folder(f"{self._source}/{folder}")
         self._create("metadata", _as_json({"id": str(uuid4())}))
 
     def _metadata_of(self, batch_id: int) -> str:
-        """Return the line of a plan that Spark keeps of its clock and settings."""
+        """Return the line of a plan with Spark's clock and settings."""
         name = f"{self._source}/offsets/{batch_id}"
         version, _, behind = self._storage.read(name).partition("\n")
         if version != _VERSION:
@@ -199,7 +198,6 @@ class PlanLog:
 
 
 def _checksum(path: str) -> str:
-    """Return the path of the checksum that Hadoop keeps of a file."""
     folder, _, name = path.rpartition("/")
     return f"{folder}/.{name}.crc"
 

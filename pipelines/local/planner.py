@@ -40,8 +40,6 @@ Rows of a new partition that is not known yet may become late by those of others
 
 
 class Ends(Protocol):
-    """Where committed records end: see `LogWatch`."""
-
     def ends(self, places: Places) -> dict[SourcePartition, int]:
         """Return where partitions end, at or after their places."""
 
@@ -50,8 +48,6 @@ class Ends(Protocol):
 
 
 class Planner:
-    """Plans the batches of a life, one after the other."""
-
     def __init__(
         self,
         job: JobContext,
@@ -117,11 +113,10 @@ class Planner:
 
     @property
     def is_behind(self) -> bool:
-        """Whether more rows were there than the newest plan has."""
+        """Whether there were more rows than the newest plan has."""
         return any(end > self._places[where] for where, end in self._known.items())
 
     def take(self, rows: int, size_bytes: int) -> None:
-        """Take note of how large a batch was."""
         if self._size is not None:
             self._size.take(rows, size_bytes)
 
@@ -165,7 +160,7 @@ class Planner:
         return new
 
     def _asked(self, ask: Callable[[], T]) -> T:
-        """Return the brokers' answer. Wait for it as long as `patience` says."""
+        """Return the brokers' answer; wait for it as long as `patience` says."""
         try:
             return self._job.outages.outlast(ask, any_of(RetriableError))
         except RetriableError as error:

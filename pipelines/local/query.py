@@ -53,7 +53,6 @@ class LocalQuery:
         self._watch = watch
 
     def live(self, begin: Begin, size: BatchSize | None) -> Exception | None:
-        """See `Query`."""
         failed = None
         try:
             with self._watch() as ends:
@@ -67,12 +66,10 @@ class LocalQuery:
         return self._engine.failure or failed
 
     def passes(self, error: Exception) -> bool:
-        """See `Query`."""
         del error
         return False
 
     def may_be_loss(self, error: Exception) -> bool:
-        """See `Query`."""
         del error
         return False
 
@@ -126,18 +123,18 @@ class Pace:
         self._used_s = self._used_before_s = time.process_time()
 
     def is_due(self) -> None:
-        """Take note that what is computed from now on is of the next batch: it is read first."""
+        """Note that computing from now on counts for the next batch, which is read first."""
         self._used_before_s = time.process_time()
 
     def begin(self, *, is_behind: bool) -> None:
-        """Take note that a batch begins; `is_behind` says whether it leaves rows that are there."""
+        """Note that a batch begins; `is_behind` says whether it leaves rows unread."""
         is_free = is_behind and self._interval_s is None
         self._begun_s = -math.inf if is_free else time.monotonic()
         self._used_s = self._used_before_s
 
     @property
     def left_s(self) -> float:
-        """Seconds until the next may begin, by what this process has computed since the last."""
+        """Seconds until the next batch may begin, by the processor time used since the last one."""
         interval_s = self._interval_s
         if interval_s is None:
             used_s = time.process_time() - self._used_s

@@ -18,7 +18,6 @@ _HDFS: Final = ("hdfs:", "viewfs:", "webhdfs:", "swebhdfs:")
 
 
 def check_local(settings: ReorderSettings) -> None:
-    """Check that the local runner can run a job with these settings."""
     if settings.checkpoint.startswith(_HDFS):
         raise CheckpointError(
             f"checkpoint {settings.checkpoint}: the local runner does not write to HDFS. Give a "
@@ -29,7 +28,7 @@ def check_local(settings: ReorderSettings) -> None:
 
 
 def checked_pattern(pattern: str) -> str:
-    """Return an `input_pattern` that means the same to Python and to Java, so to Spark."""
+    """Return an `input_pattern` that Python and Java (so Spark) read alike."""
     if SAME_IN_JAVA.fullmatch(pattern) is None:
         raise TopicError(
             f"input_pattern {pattern!r}: Java may read it otherwise than the local runner. Use "
@@ -44,6 +43,5 @@ def checked_pattern(pattern: str) -> str:
 
 
 def matcher_of(pattern: str) -> Callable[[str], bool]:
-    """Return what tells whether a topic has a name of an `input_pattern`."""
     compiled = re.compile(checked_pattern(pattern))
     return lambda topic: compiled.fullmatch(topic) is not None

@@ -26,40 +26,33 @@ if TYPE_CHECKING:
 
 
 class LocalRunner:
-    """This machine; see `Runner`."""
-
     def __init__(self, workers: Workers) -> None:
         self.workers = workers
 
     def storage(self, location: str) -> Storage:
-        """See `Runner`; stores take endpoint and credentials from the environment."""
+        """Return the folder; stores take endpoint and credentials from the environment."""
         return storage_at(location)
 
     def spark_folder(self, storage: Storage) -> SparkFolder:
-        """See `Runner`."""
         return storage
 
     def source(
         self, kafka: KafkaSettings, settings: ReorderSettings, outages: Outages
     ) -> KafkaSource:
-        """See `Runner`."""
         return KafkaSource(kafka, settings, self.workers, outages, matcher_of)
 
     def query(self, job: JobContext, engine: ReorderEngine, stop: Event) -> LocalQuery:
-        """See `Runner`."""
         watch = LogWatch(job.kafka, is_stopping=stop.is_set)
         return LocalQuery(job, engine, stop, lambda: contextlib.closing(watch))
 
     def unfit(self) -> Exception | None:
-        """See `Runner`."""
         return None
 
     def watched(self, stop: Event, tell: Callable[[str], object]) -> AbstractContextManager[object]:
-        """See `Runner`."""
         del stop, tell
         return contextlib.nullcontext()
 
     def looked_at(self, storage: Storage) -> AbstractContextManager[object]:
-        """See `Runner`; a worker on this machine has what the driver has."""
+        """Check nothing: a worker on this machine has what the driver has."""
         del storage
         return contextlib.nullcontext()

@@ -262,7 +262,7 @@ class ReorderTester:
         self.close()
 
     def _opened(self) -> ReorderEngine:
-        """Return the life of the job; begin a new one if the last one has failed."""
+        """Return the engine of the job; open a new one if the last one has failed."""
         if self._engine is not None and self._engine.failure is None:
             return self._engine
         self._end()
@@ -332,7 +332,7 @@ def _default_process() -> ProcessSettings:
 
 
 def _copied(task: Any) -> Any:
-    """Return a task as another process gets it: no runner can run what cannot be pickled."""
+    """Return a task as another process gets it; no runner can run a task that does not pickle."""
     try:
         return pickle.loads(pickle.dumps(task))  # noqa: S301 - our own
     except (AttributeError, TypeError, pickle.PicklingError):
@@ -347,8 +347,6 @@ def _bytes(value: str | bytes | None) -> bytes | None:
 
 
 class _ListTopics:
-    """Topics as lists; see `Topics`."""
-
     def __init__(self, read: Mapping[str, int]) -> None:
         self.counts = dict(read)
         self.rows: dict[SourcePartition, list[dict[str, Any]]] = {
@@ -435,8 +433,6 @@ class _ListTopics:
 
 
 class _ListSource(BatchSource):
-    """Reads lists."""
-
     def __init__(
         self, topics: _ListTopics, workers: ThisProcess, settings: ReorderSettings
     ) -> None:
@@ -445,7 +441,6 @@ class _ListSource(BatchSource):
         self._small = SmallBatches(self, settings, _refuse)
 
     def read(self, spans: Spans, partitions: int, most_bytes: int) -> RowsRead:
-        """See `RangeReader`."""
         tables = self._tables(spans, partitions)
         if sum(table.nbytes for table in tables) > most_bytes:
             raise ReadTooLargeError(most_bytes)
@@ -471,7 +466,7 @@ class _ListSource(BatchSource):
 
 
 def _refuse(line: str) -> None:
-    raise ReorderError(line)  # nothing keeps a list from being read
+    raise ReorderError(line)  # a list can always be read
 
 
 @dataclass(frozen=True, slots=True)
@@ -485,8 +480,6 @@ class _Staging:
 
 @dataclass(frozen=True, slots=True)
 class _Send:
-    """Lays out rows as they go to brokers, and reads them back."""
-
     topic: str
     rows: Selection
     partitions: range
@@ -565,7 +558,7 @@ class _ListSink:
         return written
 
     def _plan(self, step: int, topics: Iterable[str]) -> dict[str, tuple[int, ...]]:
-        """Return where a step's rows begin, by topic and partition; written down once."""
+        """Return where a step's rows begin, by topic and partition; it is recorded once."""
         name = f"plans/{step_name(step)}"
         plan = self._checkpoint.read_document(name, StepPlan.from_document)
         if plan is None:

@@ -42,8 +42,6 @@ class ProcessDiedError(Exception):
 
 
 class WorkerProcess:
-    """A process that runs one task at a time."""
-
     def __init__(self, server: ServerProcess) -> None:
         here, there = socket.socketpair()
         with here, there:
@@ -51,7 +49,7 @@ class WorkerProcess:
             self._channel = Connection(here.detach())
         self._server = server
         # A process that a task has forked may hold the other end of the channel: then the channel
-        # says nothing of the task's process.
+        # does not show the end of the task's process.
         self._pidfds = pidfds(self.pid)
 
     def answer(self, attempt: int, task: bytes) -> bytes:
@@ -74,7 +72,7 @@ class WorkerProcess:
         self._server.kill(self.pid)
 
     def end(self) -> int | None:
-        """End it, if it has not ended yet, and forget it. Return how it has ended."""
+        """End the process if it has not ended yet, and forget it; return how it ended."""
         self._channel.close()
         for fd in self._pidfds:
             os.close(fd)
@@ -106,7 +104,7 @@ class ServerProcess:
         self._is_closed = False
 
     def start(self) -> None:
-        """Have it import, if it does not run yet."""
+        """Start the process and its imports, if it does not run yet."""
         with self._lock:
             self._start()
 
@@ -147,13 +145,13 @@ class ServerProcess:
             return code
 
     def rest(self) -> None:
-        """End it if it has no forks; the next one starts it again."""
+        """End it if it has no forks; the next fork starts it again."""
         with self._lock:
             if not self._forks:
                 self._forget()
 
     def close(self) -> None:
-        """End it, and with it all others."""
+        """End it and all its forks."""
         requests, self._is_closed = self._requests, True
         if requests is not None:
             # Not `close`: a fork of this process may have the socket, too. And without the lock:
@@ -217,7 +215,7 @@ class ServerProcess:
 
 @contextlib.contextmanager
 def _held_back() -> Iterator[None]:
-    """Hold back signals that the new process does not take until it has handlers for them."""
+    """Hold back signals until the new process has handlers for them."""
     before = signal.pthread_sigmask(signal.SIG_BLOCK, DRIVERS_SIGNALS)
     try:
         yield

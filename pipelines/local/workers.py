@@ -71,18 +71,18 @@ class ProcessWorkers:
         self._idle_s = idle_s
         self._lock = threading.Lock()
         self._runs: set[_Run] = set()  # those that a thread waits for
-        self._turns: deque[_Run] = deque()  # those of them with tasks that wait, in turn
+        self._turns: deque[_Run] = deque()  # runs with tasks that wait, in turn
         self._slots: list[_Slot] = []
         self._idle: list[_Slot] = []
         self._blocks = _Blocks()
         self._is_closed = False
 
     def start(self) -> None:
-        """Import now what the first task would wait for."""
+        """Import now, so that the first task need not wait."""
         self._server.start()
 
     def close(self) -> None:
-        """Kill all processes, with the tasks at work."""
+        """Kill all processes, with the tasks that they run."""
         with self._lock:
             self._is_closed = True
             self._give_up([*self._runs])
@@ -125,22 +125,20 @@ class ProcessWorkers:
         return run.results
 
     def reason_of(self, error: Exception) -> str | None:
-        """See `Workers`."""
         return str(error) if isinstance(error, TaskFailedError | TaskDiedError) else None
 
     def is_death(self, error: Exception) -> bool:
-        """See `Workers`."""
         return isinstance(error, TaskDiedError)
 
     def beside_reading(self) -> contextlib.AbstractContextManager[None]:
-        """See `Workers`; all that run tasks at once take turns."""
+        """Share nothing: threads that run tasks at the same time take turns."""
         return contextlib.nullcontext()
 
     @contextlib.contextmanager
     def ended_at(
         self, is_stopping: Callable[[], bool], grace_s: float = _GRACE_S
     ) -> Iterator[None]:
-        """See `Workers`. It ends what this thread runs by killing its processes."""
+        """End what this thread runs by killing its processes."""
         block = _Block()
 
         def end() -> None:
@@ -174,7 +172,7 @@ class ProcessWorkers:
         return self._slots[-1]
 
     def _serve(self, slot: _Slot) -> None:
-        """Do a slot's tasks, in its thread."""
+        """Run a slot's tasks, in its thread."""
         while (task := self._next(slot)) is not None:
             outcome = self._outcome(slot, task)
             with self._lock:
@@ -184,7 +182,7 @@ class ProcessWorkers:
                 self._dispatch()
 
     def _next(self, slot: _Slot) -> _Task | None:
-        """Wait for a slot's next task. After a while without one its process is ended."""
+        """Wait for a slot's next task; after a while without one, end its process."""
         while True:
             try:
                 return slot.tasks.get(timeout=None if slot.process is None else self._idle_s)
@@ -201,7 +199,7 @@ class ProcessWorkers:
         self._server.rest()
 
     def _outcome(self, slot: _Slot, task: _Task) -> tuple[bool, Any] | Exception:
-        """Have a task done. Return what `fork_server.work` says of it, or why it says nothing."""
+        """Have a task done; return the answer of `fork_server.work`, or why there is none."""
         try:
             if slot.process is None:
                 slot.process = WorkerProcess(self._server)
@@ -221,7 +219,7 @@ class ProcessWorkers:
         return outcome
 
     def _take(self, task: _Task, outcome: tuple[bool, Any] | Exception) -> None:
-        """Take in how a task ended. The caller holds the lock."""
+        """Record how a task ended. The caller holds the lock."""
         run = task.run
         run.at_work -= 1
         if run.is_over.is_set():
@@ -245,14 +243,14 @@ class ProcessWorkers:
             run.is_over.set()
 
     def _fail(self, run: _Run, error: Exception) -> None:
-        """Begin no other task of a run. Tasks at work are waited for."""
+        """Begin no other task of a run; running tasks are waited for."""
         run.error = run.error or error
         run.waiting.clear()
         if run in self._turns:
             self._turns.remove(run)
 
     def _give_up(self, runs: Iterable[_Run]) -> None:
-        """End runs that are not over, and kill the processes at work for them. Needs the lock."""
+        """End runs that are not over, and kill their processes. The caller holds the lock."""
         for run in runs:
             if run.is_over.is_set():
                 continue
@@ -270,8 +268,6 @@ def _failure(reason: str, where: str) -> TaskFailedError:
 
 
 class _Run:
-    """The tasks that a thread waits for."""
-
     def __init__(
         self, pickled: Sequence[bytes], blocks: Iterable[_Block], most_attempts: int
     ) -> None:
@@ -289,7 +285,7 @@ class _Task:
     run: _Run
     place: int  # among those of its run
     pickled: bytes
-    deaths: int = 0  # of processes that were at it
+    deaths: int = 0  # how many processes died at it
 
 
 class _Slot:
@@ -305,8 +301,6 @@ class _Slot:
 
 @dataclass(slots=True, eq=False)
 class _Block:
-    """A block of `ended_at`."""
-
     is_ended: bool = False
 
 

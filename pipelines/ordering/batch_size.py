@@ -37,14 +37,11 @@ _FETCH_BYTES: Final = 16 << 10
 
 
 class BatchSize:
-    """The most rows of a query's batches, one after the other."""
-
     def __init__(self, most_rows: int, row_bytes: float) -> None:
         self._most_rows = most_rows
         self.rows = min(most_rows, _FIRST_ROWS, _fitting(_FIRST_BYTES, row_bytes))
 
     def take(self, rows: int, size_bytes: int) -> None:
-        """Take note of a batch."""
         if rows:
             most = min(self._most_rows, _fitting(_MOST_BYTES, size_bytes / rows))
             self.rows = min(most, self.rows * _GROWTH)
@@ -57,7 +54,7 @@ def _fitting(size_bytes: int, row_bytes: float) -> int:
 def mean_row_bytes(
     kafka: KafkaSettings, unread: Mapping[SourcePartition, tuple[int, int]]
 ) -> float:
-    """Return the mean size of some rows; 0 where there are none."""
+    """Return the mean size of some unread rows; 0 without rows."""
     left = [(where, span) for where, span in sorted(unread.items()) if span[0] < span[1]]
     row_bytes = 0.0
     # Rows in an open transaction are as large as others, so it is not waited for.

@@ -32,8 +32,6 @@ if TYPE_CHECKING:
 
 
 class JobCommand:
-    """What a command shows of a job, in the style and to the places of its options."""
-
     def __init__(self, options: RunOptions, style: ProgressStyle, output: TextIO) -> None:
         self._options = options
         self._style = style
@@ -50,7 +48,7 @@ class JobCommand:
         return cls(options, style, output)
 
     def show(self, run: Callable[[OnDone], JobReport]) -> JobReport:
-        """Run the job, show each step and the report, and write the report where it is asked."""
+        """Run the job, show each step and the report, and write the report if an option asks."""
         with self._shown() as (on_done, on_end):
             result = run(on_done)
         on_end(result)
@@ -60,14 +58,14 @@ class JobCommand:
         return result
 
     def end(self, result: JobReport) -> None:
-        """Exit with a code of its own where a bounded run could use no row."""
+        """Exit with a code of its own if a bounded run could use no row."""
         if self._options.available_now and result.all_quarantined:
             complain(str(result.all_quarantined))
             raise typer.Exit(NOTHING_USABLE_EXIT_CODE)
 
     @contextlib.contextmanager
     def _shown(self) -> Iterator[tuple[OnDone, Callable[[JobReport], None]]]:
-        """Return what shows each step, and what shows the end."""
+        """Yield what shows each step, and what shows the end."""
         if self._style is ProgressStyle.JSON:
             yield (
                 functools.partial(print_step, output=self._output),

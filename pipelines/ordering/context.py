@@ -39,8 +39,6 @@ if TYPE_CHECKING:
 
 
 class Source(Protocol):
-    """What reads the rows of batches."""
-
     def read_ahead(self, spans: Spans, partitions: int) -> Spans | None:
         """Read ranges that are not planned yet, and keep their rows until they are staged.
 
@@ -57,15 +55,13 @@ class Source(Protocol):
         """
 
     def matcher(self, pattern: str) -> Callable[[str], bool]:
-        """Return what tells whether a topic has such a name."""
+        """Return a function that tells whether a topic's name matches."""
 
 
 class Sink(Protocol):
-    """What writes rows to topics: see `TopicSink`."""
-
     @property
     def sent(self) -> Mapping[str, Any] | None:
-        """How far it has got, for the done mark; None before the first rows."""
+        """Return how far sequences have got, for the done mark; None before the first rows."""
 
     def open(
         self, topics: Iterable[OutputTopic], *, newest: int, done: StepDone, takes_over: bool
@@ -75,12 +71,10 @@ class Sink(Protocol):
     def write(
         self, outgoing: Sequence[Outgoing], step: int, now_ms: int, clock_ms: int
     ) -> list[int]:
-        """Write a step's rows, each of them once however often the step is repeated; count them."""
+        """Write a step's rows exactly once, also if the step is repeated; return their counts."""
 
 
 class Topics(Protocol):
-    """What brokers know of topics: see `KafkaTopics`."""
-
     def require(self, topic: str) -> int:
         """Return how many partitions a topic has."""
 
@@ -90,7 +84,7 @@ class Topics(Protocol):
         """Return the topics of a pattern, and how many partitions each has."""
 
     def ensure(self, topic: str, *, partitions: int, replication_factor: int) -> int:
-        """Create a topic that is missing; how many partitions it has."""
+        """Create a topic if it is missing; return how many partitions it has."""
 
     def check_partitions(self, topic: str, found: int | None, wanted: int | None) -> None:
         """Check that a topic has as many partitions as were asked for."""
@@ -99,10 +93,10 @@ class Topics(Protocol):
         """Check that a topic takes rows without a key."""
 
     def timestamps(self, topic: str) -> TopicTimestamps:
-        """Return what a topic does with the timestamps of records."""
+        """Return the topic's rule for timestamps of records."""
 
     def record_limit(self, topic: str) -> RecordLimit:
-        """Return what a topic takes of one record."""
+        """Return the topic's limits on one record."""
 
     def producer_expiry_ms(self) -> int:
         """Return how long brokers remember a producer."""
@@ -113,7 +107,7 @@ class Topics(Protocol):
     def high_watermarks(
         self, partitions: Iterable[SourcePartition], *, of_some: bool = False
     ) -> dict[SourcePartition, int]:
-        """Return where partitions end; `of_some` says whether one that tells is enough."""
+        """Return where partitions end; with `of_some`, one answer is enough."""
 
     def low_watermarks(self, partitions: Iterable[SourcePartition]) -> dict[SourcePartition, int]:
         """Return where partitions begin."""
@@ -121,8 +115,6 @@ class Topics(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JobContext:
-    """What all parts of a running job share."""
-
     kafka: KafkaSettings = field(repr=False)  # how to reach the brokers
     settings: ReorderSettings
     topics: Topics

@@ -68,7 +68,7 @@ _IDS_SCHEMA: Final = pa.schema(
         ("is_new", pa.int8()),
         *(RUN_ARROW_SCHEMA.field(name) for name in RELEASE_ORDER),
         ("is_behind", pa.bool_()),
-        # The bucket: what readers go by is named so in every file.
+        # The bucket: readers choose rows by the column of this name in every file.
         ("output_partition", pa.int32()),
     ]
 )
@@ -81,21 +81,17 @@ _ID_BYTES: Final = 128
 
 
 def buckets_for(rows: int, tasks: int, limits: RowLimits = ROW_LIMITS) -> int:
-    """Return how many buckets about so many rows are put into: one for each task, or more."""
+    """Return the number of buckets for about so many rows: one for each task, or more."""
     return max(tasks, -(-rows * _ID_BYTES // limits.slice_bytes))
 
 
 class WrittenIds(NamedTuple):
-    """What a task found of ids."""
-
     file: str | None  # the file's name; None where no row has an id
     new: int  # rows that are about to be released or judged, with an id or without
 
 
 @dataclass(frozen=True, slots=True)
 class IdsTask:
-    """Writes the ids of the rows of some output partitions into a file."""
-
     folder: Location
     kind: IdKind  # whether the id is in a header or in the JSON value
     name: str  # the header, or the path of the field
@@ -106,7 +102,6 @@ class IdsTask:
     keeps: bool = False  # as of `RunWriter`
 
     def __call__(self, partitions: range) -> WrittenIds:
-        """Write them; how many rows there were, with an id or without."""
         new, most = 0, self.limits.row_group_rows
         with PartFile(self.folder, _IDS_SCHEMA, most, keeps=self.keeps) as file:
             for parts, is_new in ((self.new, True), (self.out, False)):
@@ -119,7 +114,6 @@ class IdsTask:
 
     @property
     def column(self) -> str:
-        """The column that the ids are in."""
         return "headers" if self.kind == "header" else "value"
 
     def _ids(self, rows: pa.Table) -> pa.Array:
@@ -152,8 +146,6 @@ class IdsTask:
 
 @dataclass(frozen=True, slots=True)
 class RepeatsTask:
-    """Finds the duplicates in some buckets."""
-
     folder: Location  # where their places are written to
     ids: tuple[Location, ...]  # the files of the first wave
     buckets: int
@@ -162,7 +154,6 @@ class RepeatsTask:
     keeps: bool = False  # as of `RunWriter`
 
     def __call__(self, number: int) -> WrittenFile:
-        """Find those of the buckets of a task; where their places are."""
         behind, most = 0, self.limits.row_group_rows
         with PartFile(self.folder, PLACES_SCHEMA, most, keeps=self.keeps) as file:
             for bucket in range(number, self.buckets, self.tasks):
@@ -172,7 +163,7 @@ class RepeatsTask:
         return WrittenFile(file.name, rows=file.rows, late=behind)
 
     def _repeats(self, bucket: int) -> Iterator[pa.Table]:
-        """Return the rows that are new, and not the first of their id."""
+        """Yield the new rows that are not the first with their id."""
         own = range(bucket, bucket + 1)
         rows = RunRows((Part(self.ids, reasons=()),), own, _IDS_SCHEMA.names, self.limits)
         first = one_of_each("event_id", rows.pieces(), _IDS_SCHEMA, by=_FIRST, last=False)
@@ -186,8 +177,6 @@ class RepeatsTask:
 
 
 class DuplicateFinder:
-    """Finds duplicates by an id in a header or in the value."""
-
     def __init__(self, job: JobContext, output_partitions: int) -> None:
         self._job = job
         self._id = job.settings.duplicate_id
@@ -198,7 +187,7 @@ class DuplicateFinder:
         )
 
     def looked_for_from_ms(self, frontier_ms: int) -> int | None:
-        """Return how far back originals of duplicates are looked for, None when they are not."""
+        """Return how far back to look for originals of duplicates; None if nothing looks."""
         if self._id is None:
             return None
         window_ms = milliseconds(self._job.settings.duplicate_window)
@@ -245,7 +234,7 @@ class DuplicateFinder:
         out: tuple[Part, ...],
         read: Sequence[Run],
     ) -> list[WrittenFile]:
-        """Write the places of new rows that repeat another new row, or a row that is out."""
+        """Write the places of new rows that repeat another new row or a released row."""
         workers = self._job.workers
         # In a folder that no document names: it goes once the step is logged.
         ids = self._folder(self._job.checkpoint.new_name(entry.step))
@@ -282,7 +271,7 @@ def _instead(task: IdsTask) -> str:
 
 
 def without_acked(job: JobContext, entry: StepEntry) -> StepEntry:
-    """Leave out rows that a step would release and that are acked. Count them as skipped."""
+    """Drop acked rows from what a step would release, and count them as skipped."""
     subscription = job.subscription
     if subscription is None or not subscription.skips_held:
         return entry

@@ -69,7 +69,7 @@ class ReorderEngine:
         partitions: int,
         empty: int = 0,
     ) -> None:
-        """Make one of a job whose rows are placed by `partitions`, and leave `empty` more alone."""
+        """Place the job's rows by `partitions`, and leave `empty` more partitions unused."""
         self._job = job
         self._processing = processing
         self._log = log
@@ -84,21 +84,19 @@ class ReorderEngine:
 
     @property
     def totals(self) -> Totals:
-        """Counts of all steps that are done."""
         return self._log.done.totals
 
     @property
     def processed(self) -> Mapping[str, int] | None:
-        """Counts of the topology behind; None without one."""
+        """Counts of the topology; None without one."""
         return None if self._processing is None else asdict(self._processing.totals)
 
     @property
     def failure(self) -> Exception | None:
-        """The error that a step failed with while the query read on; None before one has."""
+        """The error of a step that failed while the query read on; None if there is none."""
         return self._finisher.error
 
     def report(self, read_before: int, seconds: float) -> JobReport:
-        """Return what came of the run."""
         entry, totals = self._log.entry, self.totals
         learned: Mapping[str, float] = {}
         waits_for = ""
@@ -119,7 +117,7 @@ class ReorderEngine:
         )
 
     def recover(self) -> None:
-        """Finish all steps that are logged; to be called when no query runs."""
+        """Finish all logged steps; call it only while no query runs."""
         with self._lock:
             entry = self._log.entry
             self._job.checkpoint.check_log(self._log.head)
@@ -141,13 +139,12 @@ class ReorderEngine:
             self._steps.finish_all()
 
     def reopen(self) -> None:
-        """Take steps again, after `close`: for a query that is restarted."""
+        """Take steps again after `close`, for a query that is restarted."""
         self.recover()
         self._finisher.error = None
         self._stopping.clear()
 
     def read_ahead(self, spans: Spans) -> Spans | None:
-        """Read a batch that is not planned yet; see `Source`."""
         return self._job.source.read_ahead(spans, self._partitions)
 
     def run_batch(self, batch_id: int) -> StagedStep | None:
@@ -173,7 +170,6 @@ class ReorderEngine:
             return staged
 
     def wait_until_done(self) -> None:
-        """Return once all steps are done that are staged."""
         self._finisher.wait_until_idle(self._stopping.is_set)
 
     def tick(self) -> bool:
@@ -199,35 +195,35 @@ class ReorderEngine:
             self._lock.release()
 
     def _watches_silence(self) -> bool:
-        """Tell whether bolts wait for silence itself, by ticks, and a look is due."""
+        """Tell whether a look is due because bolts wait for silence, by ticks."""
         processing = self._processing
         ticks = processing is not None and processing.tick_due_ms is not None
         return ticks and self._steps.input_ends.is_look_due()
 
     def drain(self) -> bool:
-        """Release everything held; whether anything was."""
+        """Release everything held; return whether there was anything."""
         with self._lock, self._finisher.failing():
             return self._steps.drain()
 
     def process_pending(self, wait: Callable[[float], bool]) -> None:
-        """Try events again until none waits; to be called at the end, after `close`."""
+        """Retry events until none waits; call it at the end, after `close`."""
         with self._lock, contextlib.suppress(StopRequestedError), self._finisher.failing():
             while self._steps.try_again(wait, StepKind.DRAIN):
                 pass
 
     def close(self) -> None:
-        """Let the steps end that are staged or about to be. No step begins after them."""
+        """Let steps end that are staged or about to be; no step begins after them."""
         self._stopping.set()
         with self._lock:
             self._finisher.close()
 
     def is_settled(self) -> bool:
-        """Tell whether Spark has committed the last batch, so that it will not be repeated."""
+        """Tell whether Spark has committed the last batch, so that it will not repeat it."""
         with self._lock:
             return self._log.head is None or self._log.settled() is not None
 
     def tidy(self) -> None:
-        """Delete the runs that no step needs any more, once the last step is settled."""
+        """Delete the runs that no step needs, once the last step is settled."""
         with self._lock:
             entry = self._log.settled()
             if entry is not None:

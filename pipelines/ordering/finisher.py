@@ -50,7 +50,7 @@ class Finisher:
         return self._log.is_done and not self._is_at_work
 
     def add(self, staged: StagedStep) -> None:
-        """Have a staged step finished, once all before it are."""
+        """Finish a staged step once all steps before it are done."""
         if self._thread is None:
             self._thread = threading.Thread(target=self._finish, name="steps", daemon=True)
             self._thread.start()
@@ -63,7 +63,6 @@ class Finisher:
         self._wait(lambda: self._log.undone <= self._steps.most_waiting, is_stopping)
 
     def wait_until_idle(self, is_stopping: Callable[[], bool] = lambda: False) -> None:
-        """Return once all steps are done."""
         self._wait(lambda: self.is_idle, is_stopping)
 
     @contextlib.contextmanager
@@ -79,7 +78,7 @@ class Finisher:
             raise
 
     def close(self) -> None:
-        """Let the steps that are staged end; to be called when no more are added."""
+        """Let the staged steps end; call it when no more are added."""
         if self._thread is not None:
             with self._changed:
                 self._is_closing = True
@@ -113,7 +112,7 @@ class Finisher:
                 return
 
     def _next(self) -> StagedStep | None:
-        """Wait for a step that was added; None once there is none and the thread is to end."""
+        """Wait for an added step; None once there is none and the thread is to end."""
         with self._changed:
             while not (staged := self._log.staged) or staged[0].step > self._added:
                 if self._is_closing:

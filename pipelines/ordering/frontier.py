@@ -25,13 +25,13 @@ _SHORTEST_TICK_MS: Final = 100
 
 
 def tick_ms(settings: ReorderSettings) -> int:
-    """Return how often the job looks at its input beside batches."""
+    """Return the interval at which the job looks at its input beside batches."""
     wanted_ms = milliseconds(settings.idle_timeout) // _LOOKS_WITHIN_IDLE
     return min(LONGEST_TICK_MS, max(_SHORTEST_TICK_MS, wanted_ms))
 
 
 class Frontier:
-    """Moves the frontier, by what looks at the input show, in one life of the job."""
+    """Moves the frontier by what the job sees of its input, in one life of the job."""
 
     def __init__(self, settings: ReorderSettings, outages: Outages, *, is_bounded: bool) -> None:
         self._policy = settings.delay_policy
@@ -40,13 +40,12 @@ class Frontier:
         self._max_held_bytes = settings.max_held_bytes
         self._outages = outages
         self._is_bounded = is_bounded
-        self._longest_ms = 0  # the time before the first look of a life was not watched
+        self._longest_ms = 0  # nobody watched the time before the first look of a life
         self._watched_ms = 2 * tick_ms(settings)
         self._overruled: set[SourcePartition] = set()
 
     @property
     def is_learned(self) -> bool:
-        """Whether delays are learned."""
         return self._policy is not None
 
     def looked_at(
@@ -82,7 +81,7 @@ class Frontier:
         after: EventClock,
         lateness: Mapping[SourcePartition, StepLateness],
     ) -> LearnedDelays | None:
-        """Return what delays come from, once a batch is staged; None if none was learned."""
+        """Return the learned delays once a batch is staged; None if nothing was learned."""
         if self._policy is not None:
             return learn(learned or LearnedDelays(), before, after, lateness, policy=self._policy)
         return None if learned is None else learned.set_aside()
@@ -90,7 +89,7 @@ class Frontier:
     def advance(
         self, clock: EventClock, learned: LearnedDelays | None, now_ms: int, runs: Sequence[Run]
     ) -> EventClock:
-        """Move the frontier, so that runs hold no more bytes behind it than may be held."""
+        """Move the frontier so that runs hold no more bytes behind it than may be held."""
         delay_ms: int | dict[SourcePartition, int] = self._delay_ms
         if self._policy is not None:
             delay_ms = (learned or LearnedDelays()).delays_ms(clock.partitions, self._policy)

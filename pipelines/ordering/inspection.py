@@ -35,8 +35,6 @@ _Found = TypeVar("_Found")
 
 @dataclass(frozen=True, slots=True)
 class HeldRun:
-    """A run, and how many of its rows are not out yet."""
-
     run: Run
     held: int
     size_bytes: int
@@ -44,10 +42,8 @@ class HeldRun:
 
 @dataclass(frozen=True, slots=True)
 class CheckpointReport:
-    """What a checkpoint holds."""
-
     root: str
-    job: Mapping[str, Any]  # whose it is, as it stands in `format.json`
+    job: Mapping[str, Any]  # the job that it belongs to, from `format.json`
     entry: StepEntry | None  # the newest step; None before the first
     done: StepDone  # the newest step that is done, with all counts
     runs: tuple[HeldRun, ...]  # the runs that hold rows
@@ -63,11 +59,9 @@ class CheckpointReport:
 
     @property
     def folds(self) -> tuple[Fold, ...]:
-        """The keys' last event times."""
         return () if self.entry is None or self.entry.keys is None else self.entry.keys.folds
 
     def as_json(self) -> dict[str, Any]:
-        """Return the report as plain values, for `json.dumps`."""
         entry = self.entry
         return {
             "checkpoint": self.root,
@@ -93,7 +87,6 @@ class CheckpointReport:
 
 
 def inspect_checkpoint(location: str) -> CheckpointReport:
-    """Read what a checkpoint holds."""
     storage = storage_at(location)
     try:
         return _Folder(storage, location).report()
@@ -142,7 +135,7 @@ class _Folder:
         reached_ms = entry.frontier_ms if is_done else entry.previous_frontier_ms
         found = []
         for run in entry.live_runs if is_done else entry.runs:
-            # What a step staged itself and has not released yet is all held.
+            # Rows that a step staged itself and has not released are all held.
             is_whole = run.step == entry.step and not is_done
             held = size = 0
             files = files_of(self._storage, run)

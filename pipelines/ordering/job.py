@@ -112,7 +112,6 @@ def run_submitted(
     *,
     load: Callable[[], tuple[ProcessStage, Path]] | None = None,
 ) -> None:
-    """Run the reorder job, with a topology behind it or without, until it ends or is stopped."""
     refuse_local(settings)
     command = JobCommand.begin(settings, options)
     # py4j logs every error that crosses it; those that matter reach us as exceptions.
@@ -152,7 +151,6 @@ def run_submitted(
 
 
 def refuse_local(settings: ReorderSettings) -> None:
-    """Refuse a job that is to run without Spark, where spark-submit has started it."""
     if settings.runner == "local":
         raise ReorderError(
             'runner = "local" runs a job without Spark, and spark-submit runs it on Spark: start '
@@ -161,5 +159,5 @@ def refuse_local(settings: ReorderSettings) -> None:
 
 
 def run_job(app: typer.Typer) -> NoReturn:
-    """Run a job's command line; its errors are one line each, `--debug` shows where."""
+    """Run a job's command line; each error is one line, and `--debug` shows where it is from."""
     run_program("sequitur", app, errors=(ProducerError, ConsumerError, PipelineError))

@@ -56,7 +56,7 @@ class SubscriptionChecks:
 
     def __enter__(self) -> Self:
         self._subscription.register(self._topics)
-        # A reset whose process died before it had said so in the registry.
+        # The process of a reset may have died before it wrote that to the registry.
         finish_reset(self._surveyor.registry, self._subscription.name, self._subscription.state)
         self._thread.start()
         return self
@@ -73,7 +73,7 @@ class SubscriptionChecks:
                 every_s=INTERVAL_S,
                 passes=(ReorderError, ConsumerError),
                 tell=lambda error: self._tell(
-                    # The next step says so of the job's own subscription; else another leads.
+                    # The next step reports a lost subscription of its own; else another leads.
                     str(error)
                     if isinstance(error, SubscriptionFencedError)
                     else f"subscriptions are not checked: {error}"
@@ -85,20 +85,19 @@ class SubscriptionChecks:
                 round_.run()
 
     def _look(self, checks: LedChecks | None) -> None:
-        """Ack what is due to the job's own subscription. If this process leads, make all checks."""
+        """Ack what is due in the job's own subscription; make all checks if this process leads."""
         self._skip_due()
         for found in checks.run().findings if checks is not None else ():
             if found.kind is not FindingKind.OWNED:
                 self._tell(f"{found.kind.value}: {found.topic}: {found.sentence}")
 
     def _skip_due(self) -> None:
-        """Ack what has expired, or is evicted, of the job's own subscription."""
+        """Ack expired and evicted rows of the job's own subscription."""
         for one in skip_due(self._surveyor, self._subscription, self._subscription.topics):
             self._outages.tell(f"{one.why.value}: {one.topic}, {one.sentence}")
 
 
 def checks_of(job: JobContext, subscription: JobSubscription) -> SubscriptionChecks:
-    """Return the checks that a job with a subscription makes while it runs."""
     return SubscriptionChecks(
         job.kafka,
         subscription,

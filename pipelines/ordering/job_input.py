@@ -39,7 +39,6 @@ if TYPE_CHECKING:
 def lost_offsets(
     clock: EventClock, first: Mapping[SourcePartition, int]
 ) -> dict[SourcePartition, tuple[int, int]]:
-    """Return the offsets that are gone and were never read."""
     lost = {}
     for where, known in clock.partitions.items():
         if where not in first:
@@ -55,7 +54,7 @@ def lost_offsets(
 def lost_of_plan(
     planned: Mapping[SourcePartition, int], first: Mapping[SourcePartition, int]
 ) -> Lost:
-    """Return the offsets that are gone of a first batch that is planned and not read."""
+    """Return the lost offsets of a first batch that is planned and not read."""
     return {
         where: (position, first[where])
         for where, position in planned.items()
@@ -64,12 +63,11 @@ def lost_of_plan(
 
 
 def rows_lost(lost: Lost) -> int:
-    """Count the rows of lost offsets, at most: an offset need not have had one."""
+    """Return the most rows that lost offsets may have had: an offset need not have a row."""
     return sum(last - first for first, last in lost.values())
 
 
 def in_words(lost: Lost) -> str:
-    """Return the offsets that are lost, by partition."""
     return "; ".join(
         f"partition {where.partition} of {where.topic!r}, offsets {first} to {last - 1}"
         if last > first
@@ -79,7 +77,7 @@ def in_words(lost: Lost) -> str:
 
 
 def check_start(job: JobContext, entry: Step) -> None:
-    """Check what can be checked before Spark begins a batch: it may never begin one."""
+    """Check what can be checked before Spark begins a batch: Spark may never begin one."""
     if job.checkpoint.spark.is_planned(entry.source, entry.batch_id):
         check_batch(job, entry, entry.batch_id)
     topic_ids(job, entry, entry.topics)
@@ -100,7 +98,7 @@ def check_batch(job: JobContext, entry: Step | None, batch_id: int) -> None:
             f"{entry.source}/ gone? Put it back, or {WAY_ON}"
         )
     if entry.batch_id < 0:
-        return  # the first one after a reset begins where the job has Spark begin
+        return  # after a reset the first batch begins where the job tells Spark to begin
     planned = job.checkpoint.spark.planned_offsets(entry.source, entry.batch_id)
     if planned == entry.planned:
         return
@@ -115,7 +113,7 @@ def check_batch(job: JobContext, entry: Step | None, batch_id: int) -> None:
 
 
 def topic_ids(job: JobContext, before: Step | None, topics: Iterable[str]) -> dict[str, str]:
-    """Return the ids of topics. Topics that were read before must have the same ids as then."""
+    """Return the ids of topics; a topic that was read before must have the same id."""
     ids = job.topics.ids(topics)
     known = {} if before is None else before.topics
     for topic, found in ids.items():
@@ -130,7 +128,7 @@ def topic_ids(job: JobContext, before: Step | None, topics: Iterable[str]) -> di
 
 
 class JobInput:
-    """The input of a job, as the log has it. The lock is the engine's, which staging takes, too."""
+    """The input of a job by its log. The lock is the engine's; staging takes it too."""
 
     def __init__(
         self,
@@ -151,12 +149,12 @@ class JobInput:
 
     @property
     def spark_folder(self) -> str:
-        """Where Spark keeps its own checkpoint."""
+        """Location of Spark's own checkpoint."""
         return f"{self._job.checkpoint.root}/{self._log.source}"
 
     @property
     def is_reset(self) -> bool:
-        """Whether Spark's part begins again, where the log has got to."""
+        """Whether Spark's part begins again where the log ends."""
         head = self._log.head
         return head is not None and head.batch_id < 0
 
@@ -172,11 +170,11 @@ class JobInput:
 
     @property
     def has_log(self) -> bool:
-        """Whether anything was logged yet. Without a log nothing can be counted as missing."""
+        """Whether anything was logged; without a log nothing counts as missing."""
         return self._log.head is not None
 
     def forget_unfinished(self) -> None:
-        """Drop the plan of a batch that Spark did not end. To be called when no query runs."""
+        """Drop the plan of a batch that Spark did not end; call it only while no query runs."""
         with self._lock:
             head = self._log.head
             logged = -1 if head is None else head.batch_id
@@ -249,7 +247,7 @@ class JobInput:
         with self._lock:
             entry = self._log.head
             if entry is None:
-                # Only where the first batch is planned already is there anything to lose.
+                # There is something to lose only if the first batch is planned already.
                 planned = self._job.checkpoint.spark.first_offsets(self._log.source)
                 return lost_of_plan(planned, self._first(topics))
             # In a recreated topic offsets do not show what is lost.
@@ -275,7 +273,7 @@ class JobInput:
             return lost
 
     def unread(self, topics: Mapping[str, int]) -> dict[SourcePartition, tuple[int, int]]:
-        """Return each partition's first offset that is not read yet, and its end."""
+        """Return the first unread offset of each partition, and its end."""
         head = self._log.head
         known = {} if head is None else head.clock.partitions
         there = partitions_of(topics)
@@ -287,12 +285,11 @@ class JobInput:
         }
 
     def _first(self, topics: Mapping[str, int]) -> dict[SourcePartition, int]:
-        """Return the first offset of each partition."""
         return self._job.topics.low_watermarks(partitions_of(topics))
 
 
 def input_topics(job: JobContext, written: Sequence[str] = ()) -> dict[str, int]:
-    """Return the input topics that are there now, and how many partitions each has."""
+    """Return the present input topics, and how many partitions each has."""
     wanted = job.settings.input_pattern
     if wanted is None:
         return {topic: job.topics.require(topic) for topic in job.settings.input_topics}
@@ -300,7 +297,6 @@ def input_topics(job: JobContext, written: Sequence[str] = ()) -> dict[str, int]
 
 
 def partitions_of(topics: Mapping[str, int]) -> list[SourcePartition]:
-    """Return the partitions of topics."""
     return [
         SourcePartition(topic, number)
         for topic, partitions in topics.items()

@@ -37,7 +37,7 @@ _SECONDS: Final = (0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0)
 
 @contextlib.contextmanager
 def serve_metrics(address: str | None, outages: Outages | None = None) -> Iterator[JobMetrics]:
-    """Serve metrics while the block runs. The result has to be called with each step."""
+    """Serve metrics while the block runs; call the result with each step."""
     registry = CollectorRegistry()
     metrics = JobMetrics(registry, outages)
     if address is None:
@@ -57,7 +57,7 @@ def serve_metrics(address: str | None, outages: Outages | None = None) -> Iterat
 
 
 class JobMetrics:
-    """Metrics of the newest step that is done; a scrape sees one step, and never half of one."""
+    """Metrics of the newest step that is done; a scrape never sees half a step."""
 
     def __init__(
         self,
@@ -81,22 +81,20 @@ class JobMetrics:
         registry.register(self)
 
     def __call__(self, entry: StepEntry, done: StepDone) -> None:
-        """Take in that a step is done."""
         self._durations.labels(entry.kind.value).observe(done.seconds)
         self._newest = (entry, done)
 
     def show_cursors(
         self, cursors: Callable[[], Mapping[SourcePartition, PartitionCursor]]
     ) -> None:
-        """Have those of the job's subscription shown, too."""
         self._cursors = cursors
 
     def describe(self) -> Iterator[Metric]:
-        """Return nothing, so that a registry takes this collector before the first step."""
+        """Return nothing, so that a registry accepts this collector before the first step."""
         return iter(())
 
     def collect(self) -> Iterator[Metric]:
-        """Return the metrics now; before the first step only those of outages."""
+        """Return the metrics; before the first step only those of outages."""
         if self._outages is not None:
             text = "How long the job has been waiting for brokers. 0 when it does not wait"
             yield _gauge("waiting_seconds", text, self._outages.waiting_s)
@@ -248,7 +246,7 @@ def _partitions(clock: EventClock) -> Iterator[Metric]:
 def _subscription(
     cursors: Mapping[SourcePartition, PartitionCursor], clock: EventClock
 ) -> Iterator[Metric]:
-    """Return what a subscription has not acked, as `sequitur subscription stats` counts it."""
+    """Return what a subscription has not acked, counted as `sequitur subscription stats` does."""
     labels = ["topic", "partition"]
     prefix = "sequitur_subscription"
     backlog = GaugeMetricFamily(
@@ -271,7 +269,7 @@ def _subscription(
         place = [where.topic, str(where.partition)]
         part = clock.partitions.get(where)
         to_read = 0 if part is None else part.to_read or 0
-        # What expires is acked before it is read, so acks may lie behind where reading will end.
+        # Expired rows are acked before they are read, so acks may be ahead of the reading.
         end = cursor.read_position + to_read
         unacked = cursor.unacked_ranges(cursor.committed_offset, end)
         backlog.add_metric(place, sum(stop - first for first, stop in unacked))

@@ -79,7 +79,6 @@ def counts(totals: Totals) -> dict[str, Any]:
 
 
 def step_summary(entry: StepEntry, done: StepDone) -> dict[str, Any]:
-    """Return a step as plain values: what it read and released, and where things stand."""
     summary: dict[str, Any] = {
         "step": entry.step,
         "kind": entry.kind.value,
@@ -124,7 +123,7 @@ def promised_and_achieved(learned: LearnedDelays | None) -> dict[str, float]:
 
 
 def waits_for(entry: StepEntry, *, now_ms: int) -> list[dict[str, Any]]:
-    """Return what the frontier waits for, as plain values."""
+    """Return the partitions that the frontier waits for, as plain values."""
     return [
         {
             "topic": one.partition.topic,
@@ -140,7 +139,7 @@ def waits_for(entry: StepEntry, *, now_ms: int) -> list[dict[str, Any]]:
 
 
 def waiting_text(clock: EventClock, *, now_ms: int) -> str:
-    """Return what the frontier waits for, in words; empty when it waits for nothing."""
+    """Describe what the frontier waits for; empty if it waits for nothing."""
     found = awaited(clock)
     if not found:
         return ""
@@ -149,10 +148,9 @@ def waiting_text(clock: EventClock, *, now_ms: int) -> str:
 
 
 def source_lag(entry: StepEntry) -> int:
-    """Count the rows that were in the source topics, and not read, when the step looked."""
+    """Count the source rows that were unread when the step looked."""
     return sum(clock.to_read for clock in entry.clock.partitions.values())
 
 
 def longest_delay_ms(entry: StepEntry) -> int:
-    """Return the delay of the partition that has the longest."""
     return max((clock.delay_ms for clock in entry.clock.partitions.values()), default=0)

@@ -96,16 +96,16 @@ class JobSubscription(OwnedCursors[PartitionCursor]):
 
     @property
     def partition(self) -> int | None:
-        """The partition of the cursors' topic that they are in; None before it is claimed."""
+        """The partition of the cursors' topic that has the cursors; None before the claim."""
         return None if self._taken is None else self._taken.partition
 
     @property
     def group(self) -> str:
-        """Id of its consumer group; empty before it is claimed."""
+        """Id of the consumer group; empty before the claim."""
         return "" if self._taken is None else self._taken.group
 
     def check(self) -> None:
-        """Check that nobody is known to have taken the subscription over."""
+        """Check that no process is known to have taken the subscription over."""
         if self._taken is not None:
             self._taken.check()
 
@@ -159,7 +159,7 @@ class JobSubscription(OwnedCursors[PartitionCursor]):
             )
         step = -1 if head is None else self.state.step
         if (known, step) != (self.state.checkpoint, self.state.step):
-            # Before the first step: else a life that dies behind it would not know its own.
+            # Before the first step: else a life that dies after it would not know its own cursors.
             self._write(replace(self.state, checkpoint=known, step=step))
 
     def _check_same(self, root: str, known: str, head: Step | None, done: int) -> None:
@@ -191,7 +191,7 @@ class JobSubscription(OwnedCursors[PartitionCursor]):
         latest: bool,
         now_ms: int,
     ) -> dict[SourcePartition, int]:
-        """Return where a job without a log begins, and note what comes again."""
+        """Return where a job without a log begins, and note which rows come again."""
         is_new = not self._partitions
         with self._lock:
             self._forget_recreated(ids)
@@ -199,7 +199,7 @@ class JobSubscription(OwnedCursors[PartitionCursor]):
                 if where not in self._partitions:
                     start = ends[where] if is_new and latest else offset
                     self._add(where, start)
-                # All are stored once more: somebody may have moved or lost the group's offsets.
+                # Store all cursors again: somebody may have moved or lost the group's offsets.
                 self._touch(where)
             begins = {where: self._partitions[where].cursor.committed_offset for where in first}
         ends_out = self._topics.high_watermarks(self._written)
@@ -213,7 +213,7 @@ class JobSubscription(OwnedCursors[PartitionCursor]):
             self.state,
             topics={**self.state.topics, **ids},
             repeated=self.state.repeated + again,
-            # So that a life that dies before its first step does not count them once more.
+            # So that a life that dies before its first step does not count them again.
             sent=_by_topic(ends_out),
             written_ms=now_ms,
         )
@@ -250,17 +250,17 @@ class JobSubscription(OwnedCursors[PartitionCursor]):
         return found
 
     def register(self, topics: Collection[str]) -> None:
-        """Return once the registry names topics as the subscription's, beside those before."""
+        """Return once the registry names the topics as the subscription's, beside earlier ones."""
         self._record.cover(topics, partition=self.partition, group=self.group)
 
     @property
     def topics(self) -> frozenset[str]:
-        """The topics that the registry names: of a pattern they become more."""
+        """The topics that the registry names; those of a pattern become more."""
         return self._record.topics
 
     @property
     def skips_held(self) -> bool:
-        """Whether rows that are held may be acked: by their age, or by somebody's hand."""
+        """Whether held rows may be acked, by their age or by hand."""
         return self._skips_held
 
     def acked_among(self, where: SourcePartition, offsets: Longs) -> Any:
@@ -272,7 +272,7 @@ class JobSubscription(OwnedCursors[PartitionCursor]):
             return one.cursor.acked_among(offsets)
 
     def _pass_over(self, where: SourcePartition, one: PartitionCursor, stop: int, log: Log) -> None:
-        """Skip the messages before an offset. Held ones are skipped when they are due."""
+        """Skip the messages before an offset; held ones only when they are due."""
         super()._pass_over(where, one, stop, log)
         sizes = one.sizes.behind(one.cursor.committed_offset)
         self._partitions[where] = PartitionCursor(one.cursor, sizes)
@@ -287,7 +287,7 @@ class JobSubscription(OwnedCursors[PartitionCursor]):
         transactions: tuple[int, str],
         now_ms: int,
     ) -> None:
-        """Ack what a step has let out, and store it."""
+        """Ack the rows that a step has let out, and store the cursors."""
         held = held_offsets(checkpoint, entry, waiting)
         first: dict[SourcePartition, int] = {}
         if wanted := [where for where in entry.clock.partitions if self._jumps(entry, where)]:
@@ -314,7 +314,7 @@ class JobSubscription(OwnedCursors[PartitionCursor]):
             self._write(state)
 
     def _jumps(self, entry: StepEntry, where: SourcePartition) -> bool:
-        """Tell whether a step has passed offsets without rows, or begins a partition."""
+        """Tell whether a step has passed offsets without rows, or has begun a partition."""
         one = self._partitions.get(where)
         if one is None:
             return True
@@ -331,12 +331,12 @@ class JobSubscription(OwnedCursors[PartitionCursor]):
         if entry.kind in {StepKind.BATCH, StepKind.RESET}:
             absent = max(0, position - reached - rows)
         if cursor.acked_end > reached:
-            # It was read before, by a job whose checkpoint is gone: what is absent there is acked.
+            # A job whose checkpoint is gone has read it: what is absent there is acked.
             cursor.ack_all_but(held, end=min(position, cursor.acked_end))
         lost = max(0, min(first, position) - reached)
         cursor.ack_all_but(held, end=position, absent=absent, lost=lost)
         cursor.seek(position, end=max(position, cursor.committed_offset))
-        # Beyond what the step has read more may be staged.
+        # More may be staged than the step has read.
         is_ahead = cursor.committed_offset > position
         if is_ahead or (len(held) and cursor.acked_among(held).any()):
             self._skips_held = True
@@ -348,7 +348,7 @@ class JobSubscription(OwnedCursors[PartitionCursor]):
         return self._partitions[where]
 
     def _forget_recreated(self, ids: Mapping[str, str]) -> None:
-        """Remove the cursors of topics that were made anew under the same name."""
+        """Remove the cursors of topics that were recreated under the same name."""
         known = self.state.topics
         gone = {topic for topic, one in ids.items() if known.get(topic, one) != one}
         for where in [where for where in self._partitions if where.topic in gone]:
@@ -356,7 +356,7 @@ class JobSubscription(OwnedCursors[PartitionCursor]):
 
 
 class JobRecord:
-    """The record of a job's subscription in the registry: which topics it is on."""
+    """The record in the registry of which topics a job's subscription is on."""
 
     def __init__(
         self,
@@ -377,7 +377,7 @@ class JobRecord:
         self.topics: frozenset[str] = frozenset()
 
     def cover(self, topics: Collection[str], *, partition: int | None, group: str) -> None:
-        """Have topics named, beside those before; return once they are."""
+        """Add topics to the record; return once they are in it."""
         wanted = self.topics.union(topics)
         if wanted == self.topics:
             return
@@ -397,7 +397,7 @@ class JobRecord:
                     **self._owned,
                 )
                 return registry.created(made)
-            # Another may have created one of that name since the job has looked.
+            # Somebody may have created one of that name since the job looked.
             refuse_another(known, SubscriptionType.EXCLUSIVE, known.topics)
             more = tuple(sorted(wanted.union(known.topics)))
             changed = replace(known, topics=more, partition=partition, **self._owned)
@@ -480,7 +480,7 @@ def held_offsets(
 
 
 def acked_between(cursor: Cursor, first: int, stop: int) -> tuple[Longs, Longs]:
-    """Return what a cursor has acked from one offset to before another, as ranges."""
+    """Return what a cursor has acked from `first` to before `stop`, as ranges."""
     firsts, stops = cursor.acked_arrays()
     firsts = np.concatenate([[0], firsts])
     stops = np.concatenate([[cursor.committed_offset], stops])

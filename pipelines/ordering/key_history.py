@@ -28,8 +28,6 @@ _KEY_BYTES: Final = 32
 
 
 class KeyHistory:
-    """The last released event time of keys."""
-
     def __init__(self, job: JobContext, output_partitions: int) -> None:
         self._job = job
         self._mode = job.settings.mode
@@ -38,7 +36,7 @@ class KeyHistory:
     def begin(
         self, before: StepEntry | None, step: int, name: str
     ) -> tuple[tuple[Run, ...], KeyState | None]:
-        """Return the runs and folds that a step begins with, folded where it is time for that."""
+        """Return the runs and folds that a step begins with, folded if it is time for that."""
         settings = self._job.settings
         keeps_keys = settings.rescue or self._mode is ReorderMode.LATEST
         if before is None:
@@ -46,7 +44,7 @@ class KeyHistory:
         if not keeps_keys:
             return replace(before, keys=None).kept_runs, None
         if before.keys is None:
-            # Nothing is known of the rows that are out so far: all that is older is late.
+            # Nothing is known of the rows released so far: all older rows are late.
             return before.kept_runs, KeyState(horizon_ms=before.frontier_ms)
         keys = before.keys.expire(
             frontier_ms=before.frontier_ms, ttl_ms=milliseconds(settings.key_ttl)
@@ -60,7 +58,7 @@ class KeyHistory:
         return runs, keys.with_fold(fold, upkeep)
 
     def fold(self, upkeep: Upkeep, step: int, *, name: str, horizon_ms: int) -> Fold:
-        """Put runs and folds into one new fold, without keys that were last seen long ago."""
+        """Combine runs and folds into one new fold, without keys that were last seen long ago."""
         folder = self._job.checkpoint.new_folder(f"keys/{name}")
         files = self._job.checkpoint.files(*upkeep.runs, *upkeep.folds)
         released = Part(files, horizon_ms, reasons=())

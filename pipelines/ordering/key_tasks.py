@@ -47,7 +47,7 @@ _FOLD_SCHEMA: Final = pa.schema(
     [
         ("key", pa.binary()),
         ("event_time_ms", pa.int64()),
-        # Known in latest mode alone, where places break ties.
+        # Known only in latest mode, where places break ties.
         ("topic", pa.string()),
         ("partition", pa.int32()),
         ("offset", pa.int64()),
@@ -58,11 +58,9 @@ _FOLD_SCHEMA: Final = pa.schema(
 
 @dataclass(frozen=True, slots=True)
 class JudgeTask:
-    """Judges the rows that a step found behind the frontier."""
-
     folder: Location
     behind: Part  # these rows
-    # rows that are out, and folds of such; none is older than what matters
+    # released rows and folds of them; none is older than what matters
     released: tuple[Part, ...]
     judge: LateJudge
     duplicates: tuple[Location, ...] = ()  # files with the places of rows to leave out
@@ -70,7 +68,6 @@ class JudgeTask:
     keeps: bool = False  # as of `RunWriter`
 
     def __call__(self, partitions: range) -> WrittenFile:
-        """Judge the rows of some output partitions."""
         left_out = Places(self.duplicates, self.limits)
         late, rows = 0, self.limits.row_group_rows
         with PartFile(self.folder, _BEHIND_SCHEMA, rows, keeps=self.keeps) as file:
@@ -85,7 +82,7 @@ class JudgeTask:
         return WrittenFile(file.name, file.size_bytes, file.rows, late)
 
     def _judged(self, rows: pa.Table, last: pa.Table) -> pa.Table:
-        """Add the reason of late rows, and the last event time released of their keys."""
+        """Add the reason of late rows, and the last released event time of their keys."""
         keys = rows["key"].combine_chunks()
         found = last.take(pc.index_in(keys, last["key"].combine_chunks()))
         last_ms = found["event_time_ms"].combine_chunks()
@@ -103,7 +100,7 @@ class JudgeTask:
         return rows.set_column(number, "reason", reasons).append_column("last_released_ms", last_ms)
 
     def _places(self, rows: pa.Table, last: pa.Table, has_last: Any) -> tuple[Longs, Longs]:
-        """Return numbers that compare as the places of rows, and of the last rows of their keys."""
+        """Return numbers that compare like the places of rows and of their keys' last rows."""
         names = place_columns(self.judge.mode)
         some = pa.array(has_last)
         both = pa.concat_tables([one.select(names).filter(some) for one in (rows, last)])
@@ -119,13 +116,12 @@ class JudgeTask:
         return places[0], places[1]
 
     def _last_released(self, partitions: range | None) -> pa.Table:
-        """Look up the last row released of each key that may pass."""
         wanted, more = pa.array([], pa.binary()), pa.array([], pa.binary())
         asked = ("key", "event_time_ms")
         for rows in RunRows((self.behind,), partitions, asked, self.limits).pieces():
             asking = self.judge.asks_key(rows["event_time_ms"].to_numpy())
             more = pa.concat_arrays([more, rows.filter(pa.array(asking))["key"].unique()])
-            if len(more) >= len(wanted):  # so that each is looked at a few times
+            if len(more) >= len(wanted):  # so that each key is looked at only a few times
                 wanted, more = pa.concat_arrays([wanted, more]).unique(), more[:0]
         wanted = pa.concat_arrays([wanted, more]).unique().drop_null()
         place = place_columns(self.judge.mode)
@@ -136,7 +132,7 @@ class JudgeTask:
 
 @dataclass(frozen=True, slots=True)
 class FoldTask:
-    """Puts runs and folds into one row a key."""
+    """Combines runs and folds into one row for each key."""
 
     folder: Location  # where the fold is written to
     released: tuple[Part, ...]  # the runs and folds, from the horizon on
@@ -145,7 +141,6 @@ class FoldTask:
     keeps: bool = False  # as of `RunWriter`
 
     def __call__(self, partitions: range) -> WrittenFile:
-        """Fold the rows of some output partitions."""
         last_ms = BEFORE_ALL_TIME_MS
         columns = ("key", "output_partition", *place_columns(self.mode))
         most = self.limits.row_group_rows
@@ -170,22 +165,20 @@ class FoldTask:
 
 @dataclass(frozen=True, slots=True)
 class WrittenFile:
-    """What a task wrote."""
-
     file: str | None = None  # name of the file; None when there was nothing to write
     size_bytes: int = 0
     rows: int = 0
-    late: int = 0  # rows of these that are late, or were before they were found to be duplicates
+    late: int = 0  # late rows among these, including those found to be duplicates later
     last_ms: int = BEFORE_ALL_TIME_MS  # greatest event time of a fold
 
 
 def place_columns(mode: ReorderMode) -> tuple[str, ...]:
-    """Return the columns by which it is known which row of a key was released last."""
+    """Return the columns that show which row of a key was released last."""
     return RELEASE_ORDER if mode is ReorderMode.LATEST else RELEASE_ORDER[:1]
 
 
 def files_of(written: Iterable[WrittenFile]) -> dict[str, int]:
-    """Return the files that tasks wrote, with the rows of each, as the log names them."""
+    """Return the files that tasks wrote and the rows of each, as the log names them."""
     return {one.file: one.rows for one in written if one.file is not None}
 
 
@@ -241,6 +234,6 @@ def _one_of_each(
     encoded = rows[name].combine_chunks().dictionary_encode()
     order = order_of(rows, by)[:: 1 if last else -1]
     kept = np.empty(len(encoded.dictionary), np.int64)
-    # Of several rows of one value, the one that comes last here stays.
+    # If several rows have one value, the last one here stays.
     kept[encoded.indices.to_numpy()[order]] = order
     return rows.take(pa.array(kept))

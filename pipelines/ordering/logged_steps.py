@@ -35,23 +35,22 @@ class LoggedSteps(LogEnd[StepEntry, StepDone]):
 
     @property
     def head(self) -> Step | None:
-        """The newest step of all, staged or logged; None before the first."""
+        """The newest step, staged or logged; None before the first."""
         staged = self.staged
         return staged[-1] if staged else self.entry
 
     @property
     def is_done(self) -> bool:
-        """Whether all steps are done."""
         return not self.staged and self.is_entry_done
 
     @property
     def undone(self) -> int:
-        """Number of steps that are staged and not done."""
+        """Number of staged steps that are not done."""
         return len(self.staged) + (not self.is_entry_done)
 
     @property
     def holding(self) -> tuple[Run, ...]:
-        """The runs that may hold rows once all steps so far are done, each once."""
+        """Runs that may hold rows once all steps so far are done, each once."""
         with self._lock:
             staged, entry = self.staged, self.entry
         own = tuple(one.run for one in staged if one.run is not None)
@@ -69,24 +68,22 @@ class LoggedSteps(LogEnd[StepEntry, StepDone]):
         return BEFORE_ALL_TIME_MS if self.entry is None else self.entry.frontier_ms
 
     def partitions_sent(self, topic: str) -> int:
-        """Return to how many partitions of a topic steps went that are done; 0 where none did."""
+        """Return how many partitions of a topic the done steps used; 0 if none."""
         found = (self.done.sent or {}).get("topics", {}).get(topic)
         return 0 if found is None else len(found[1])
 
     def check_files(self) -> None:
-        """Check that all files are there which steps that are not done have to read."""
+        """Check that all files are there that unfinished steps have to read."""
         if self.entry is not None:
             self._checkpoint.check_whole(self.entry, is_done=self.is_entry_done)
         self._checkpoint.check_files(*(one.run for one in self.staged if one.run is not None))
 
     def write_staged(self, staged: StagedStep) -> None:
-        """Log the next step as staged."""
         self._checkpoint.write_staged(staged)
         with self._lock:
             self.staged = (*self.staged, staged)
 
     def write_entry(self, entry: StepEntry) -> None:
-        """Log what the first of the staged steps decided."""
         self._checkpoint.write_entry(entry)
         with self._lock:
             # In this order: another thread must not find all steps done between the two.
@@ -95,7 +92,7 @@ class LoggedSteps(LogEnd[StepEntry, StepDone]):
 
     @contextlib.contextmanager
     def resetting(self) -> Iterator[None]:
-        """Take the newest step for settled while the block runs: Spark's part begins again then."""
+        """Treat the newest step as settled while the block runs: Spark's part begins again then."""
         self._is_resetting = True
         try:
             yield
@@ -103,7 +100,7 @@ class LoggedSteps(LogEnd[StepEntry, StepDone]):
             self._is_resetting = False
 
     def settled(self) -> StepEntry | None:
-        """Return the newest step if all steps are done and Spark will not repeat its batch."""
+        """Return the newest step; None if steps are not done or Spark may repeat its batch."""
         entry = self.entry
         if entry is None or not self.is_done:
             return None

@@ -21,8 +21,6 @@ _DOCUMENT: Final = "given.json"
 
 
 class OnStep:
-    """Calls the function `on_step` with the steps of a job."""
-
     def __init__(
         self, function: StepFunction, checkpoint: Checkpoint, *, app: str, partitions: int
     ) -> None:
@@ -40,7 +38,6 @@ class OnStep:
         return cls(job.on_step, job.checkpoint, app=job.settings.app_name, partitions=partitions)
 
     def call(self, entry: StepEntry, due: Selection) -> None:
-        """Call the function with a step whose rows are in the output topic."""
         if self._id is None:
             self._id = self._checkpoint_id()
         name = f"{self._app}/{self._id}/{entry.step}"

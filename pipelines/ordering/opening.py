@@ -25,14 +25,14 @@ if TYPE_CHECKING:
 
 
 def partitions_begun(log: LoggedSteps, began: int, released: OutputTopic) -> int:
-    """Return by how many output partitions rows are placed: as many as at the first step."""
+    """Return the number of output partitions that place rows: that of the first step."""
     head = log.head
     return released.partitions if head is None else head.output_partitions or began
 
 
 def partitions_used(root: str, log: LoggedSteps, begun: int, released: OutputTopic) -> int:
-    """Return to how many partitions of the output topic rows go; refuse a topic that has fewer."""
-    # Outputs of topologies went to the partitions that the topic gained, before 0.1.0.
+    """Return how many partitions of the output topic get rows; refuse a topic with fewer."""
+    # Before 0.1.0, outputs of topologies went to the partitions that the topic gained.
     used = max(begun, log.partitions_sent(released.name))
     if released.partitions < used:
         raise CheckpointError(
@@ -52,7 +52,7 @@ class ProcessStage:
 
 
 def open_engine(job: JobContext, process: ProcessStage | None) -> ReorderEngine:
-    """Claim the checkpoint, make the topics that are missing, and return the engine."""
+    """Claim the checkpoint, create the topics that are missing, and return the engine."""
     settings, topics = job.settings, job.topics
     if process is not None:
         check_settings(settings, process.settings, process.topology)
@@ -91,7 +91,7 @@ def open_engine(job: JobContext, process: ProcessStage | None) -> ReorderEngine:
         names = process.topology.topics(settings.output_topic)
         of_topology = {name: ensure(name) for name in names if name != settings.output_topic}
         dead_letters = ensure_aside(process.settings.dead_letters(settings.output_topic))
-    # After all topics: a start that one of them refuses may be repeated with other settings.
+    # After all topics: if one of them refuses, the user may start again with other settings.
     began = job.checkpoint.claim(
         JobIdentity(
             input_topics=settings.input_topics,
@@ -135,7 +135,7 @@ def open_engine(job: JobContext, process: ProcessStage | None) -> ReorderEngine:
 
 
 def _check_expiry(topics: Topics, settings: ReorderSettings) -> None:
-    """Check that brokers remember for long enough what the job has written."""
+    """Check that brokers remember a producer for long enough."""
     expiry_ms, floor_ms = topics.producer_expiry_ms(), milliseconds(settings.timestamp_floor)
     # A step's records are as old as they may be when it first tries to send them.
     if expiry_ms - floor_ms < TRUSTED_MS + milliseconds(settings.patience):

@@ -34,7 +34,7 @@ SAME_IN_JAVA: Final = re.compile(r"(?:[A-Za-z0-9_.*+?|()-]|\\\.)+")
 def check_before_start(
     kafka: KafkaSettings, settings: ReorderSettings, process: ProcessStage | None = None
 ) -> None:
-    """Look at all that a job needs and that can be looked at without Spark."""
+    """Check all that a job needs and that can be checked without Spark."""
     written, aside = list(settings.written_topics), [settings.late, settings.quarantine]
     if process is not None:
         from sequitur.pipelines.topology.topology_file import check_settings  # noqa: PLC0415 - only with a topology
@@ -59,13 +59,13 @@ def check_before_start(
 def check_before_spark(
     kafka: KafkaSettings, settings: ReorderSettings, process: ProcessStage | None = None
 ) -> None:
-    """Look at the same for a job on Spark, whose client knows fewer logins."""
+    """Check the same for a job on Spark, whose client knows fewer logins."""
     kafka.java()
     check_before_start(kafka, settings, process)
 
 
 def _check_writable(checkpoint: Path) -> None:
-    """Check that a folder can be written to, or made, by doing it; what was made is removed."""
+    """Check that a folder can be made or written to, by doing it; remove what was made."""
     there = next(path for path in (checkpoint, *checkpoint.parents) if os.path.lexists(path))
     if not there.is_dir():
         raise CheckpointError(f"checkpoint {checkpoint}: {there} is not a folder")
@@ -84,12 +84,11 @@ def _check_writable(checkpoint: Path) -> None:
         ) from error
     finally:
         for path in made:
-            with contextlib.suppress(OSError):  # somebody has put something into it
+            with contextlib.suppress(OSError):  # somebody may have put something into it
                 path.rmdir()
 
 
 def _check_free(address: str) -> None:
-    """Check that metrics can be served at an address."""
     host, port = parse_address(address)
     try:
         family, kind, protocol, _name, where = socket.getaddrinfo(

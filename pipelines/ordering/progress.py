@@ -33,8 +33,6 @@ _ANY_WIDTH: Final = 1_000
 
 
 class ProgressStyle(StrEnum):
-    """How progress is shown."""
-
     AUTO = "auto"
     """Live on a terminal, else JSON."""
     LIVE = "live"
@@ -50,12 +48,12 @@ class ProgressStyle(StrEnum):
 
 
 def print_step(entry: StepEntry, done: StepDone, output: TextIO | None = None) -> None:
-    """Print one JSON line a step; by default on standard output."""
+    """Print one JSON line for the step, by default on standard output."""
     print(json.dumps(step_summary(entry, done)), file=output, flush=True)
 
 
 class TextLines:
-    """Where things stand, on a console: a line a step."""
+    """Shows where things stand on a console, with a line for each step."""
 
     def __init__(self, console: Console, now_ms: Callable[[], int] = wall_clock_ms) -> None:
         self._console = console
@@ -72,7 +70,6 @@ class TextLines:
         return
 
     def __call__(self, entry: StepEntry, done: StepDone) -> None:
-        """Show where things stand after a step."""
         if self._newest is None:
             self._read_from = entry.before.read
         passed_s = max(0.001, (self._now_ms() - self._since_ms) / 1000)
@@ -90,7 +87,7 @@ class TextLines:
 
 
 class LiveLine(TextLines):
-    """One line on a terminal, renewed by each step and each second while this is entered."""
+    """One line on a terminal, renewed by each step and each second while the block runs."""
 
     def __init__(self, console: Console, now_ms: Callable[[], int] = wall_clock_ms) -> None:
         super().__init__(console, now_ms)
@@ -133,7 +130,7 @@ def live_text(entry: StepEntry, done: StepDone, *, rate: float, now_ms: int, wid
         share = f"late {entry.learned.recent_late_share:.2%} of {entry.learned.late_target:.2%}"
         parts.append(_Part(9, f"{delay}, {share}", delay))
     if totals.held and (waiting := waiting_text(entry.clock, now_ms=now_ms)):
-        # Where nothing has come out yet, this is what one wants to know.
+        # As long as nothing has come out, this is what a user wants to know.
         importance = 10 if entry.frontier_ms >= 0 else 1
         first = awaited(entry.clock)[0].partition
         parts.append(_Part(importance, f"waits: {waiting}", f"waits: partition {first.partition}"))
@@ -153,7 +150,7 @@ class _Part:
 
 
 def _fitted(parts: Sequence[_Part], width: int) -> str:
-    """Put the parts side by side: whole, or short, or only the important ones."""
+    """Join the parts: whole, or short, or only the important ones."""
     line = _SEPARATOR.join(part.text for part in parts)
     kept = list(parts)
     while len(line) > width and kept:
@@ -172,7 +169,6 @@ def _topology_part(counts: Mapping[str, int]) -> _Part:
 
 
 def report_table(report: Mapping[str, Any]) -> Table:
-    """Lay out the final report: what was read, and below it where it went."""
     table = Table(title="Rows since the checkpoint began", title_justify="left", show_header=False)
     table.add_column()
     table.add_column(justify="right")
@@ -203,7 +199,7 @@ def report_table(report: Mapping[str, Any]) -> Table:
 
 
 def instant(time_ms: int | None) -> str:
-    """Return an event time as text; a dash for none."""
+    """Return an event time as text; a dash for None."""
     return "-" if time_ms is None or time_ms < 0 else utc_text(time_ms)
 
 

@@ -25,8 +25,6 @@ _MANY: Final = 0.1
 
 
 class QuarantineWatch:
-    """Counts what a run quarantines."""
-
     def __init__(
         self,
         event_time: EventTimeSpec,
@@ -63,7 +61,7 @@ class QuarantineWatch:
 
     @property
     def verdict(self) -> str:
-        """That all rows of the run were quarantined, in words; empty where they were not."""
+        """Say that all rows of the run were quarantined; empty if they were not."""
         if not self._read or self._reasons.total() < self._read:
             return ""
         reason, rows = self._reasons.most_common(1)[0]

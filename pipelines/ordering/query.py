@@ -53,8 +53,6 @@ _PASSES: Final = re.compile(
 
 
 class SparkQuery:
-    """The lives of a job's query; see `Query`."""
-
     def __init__(
         self, spark: SparkSession, job: JobContext, engine: ReorderEngine, stop: Event
     ) -> None:
@@ -64,7 +62,6 @@ class SparkQuery:
         self._stop = stop
 
     def live(self, begin: Begin, size: BatchSize | None) -> Exception | None:
-        """See `Query`."""
         engine = self._engine
         batches = Batches(engine, size)
         try:
@@ -84,15 +81,13 @@ class SparkQuery:
         return failed or ended
 
     def passes(self, error: Exception) -> bool:
-        """See `Query`."""
         return passes(error)
 
     def may_be_loss(self, error: Exception) -> bool:
-        """See `Query`."""
         return is_sparks(error)
 
     def _tick_while(self, query: StreamingQuery) -> Exception | None:
-        """Tick the engine while the query runs. Return a tick's error, or why workers are unfit."""
+        """Tick the engine while the query runs; return a tick's error, or why workers are unfit."""
         ticks = Ticks(self._job, self._engine)
         while self._goes_on(query) and not self._stop.wait(POLL_S):
             if (unfit := self._job.unfit()) is not None:
@@ -108,7 +103,7 @@ class SparkQuery:
 
 
 def _as_option(begin: Begin) -> str | None:
-    """Return where Spark is to begin, as its option takes it: with each partition's offset."""
+    """Return each partition's first offset in the form of Spark's option."""
     if begin.places is None:
         return None
     found: dict[str, dict[str, int]] = {}
@@ -134,16 +129,15 @@ class Batches:
 
     @property
     def first_rows(self) -> int | None:
-        """Most rows of the first batch; None for all there are."""
+        """Most rows of the first batch; None for no limit."""
         return None if self._size is None else self._size.rows
 
     def are_of(self, query: StreamingQuery) -> None:
-        """Take in the query, once it is started. Its first batch may run already."""
+        """Note the query once it is started; its first batch may run already."""
         self._query = query
         self._is_started.set()
 
     def __call__(self, rows: DataFrame, batch_id: int) -> None:
-        """Run one."""
         self._connection = calling_connection(rows.sparkSession)
         try:
             staged = self._engine.run_batch(batch_id)
@@ -188,7 +182,6 @@ def start_query(
     *,
     starting_offsets: str | None,
 ) -> StreamingQuery:
-    """Start the query."""
     settings = job.settings
     planned = planned_by_spark(
         spark,
@@ -239,7 +232,7 @@ def planned_by_spark(
 
 def _subscription(settings: ReorderSettings) -> tuple[str, str]:
     if settings.input_pattern is not None:
-        # Spark takes a name that holds a match, so `orders` would read `orders.ordered`, too.
+        # Spark accepts a match anywhere in a name, so `orders` would read `orders.ordered`, too.
         return "subscribePattern", rf"\A(?:{settings.input_pattern})\z"
     return "subscribe", ",".join(settings.input_topics)
 
@@ -258,7 +251,7 @@ def end_query(
     Spark's own `stop` interrupts the running batch. So the engine is closed first, which waits for
     that batch and refuses the next, and Spark gets the time to commit it.
     """
-    # Only to Spark is a batch that ends for a stop an error. Other errors are reported later.
+    # A batch that ends for a stop is an error only to Spark. Other errors are reported later.
     spark.sparkContext.setLogLevel("FATAL")
     engine.close()
     deadline = time.monotonic() + _COMMIT_TIMEOUT_S
@@ -299,10 +292,10 @@ def _stop(query: StreamingQuery, is_stopping: Callable[[], bool]) -> None:
 
 
 def passes(error: Exception) -> bool:
-    """Tell whether Spark failed for a transient reason: brokers that do not answer."""
+    """Tell whether Spark failed for a transient reason, such as silent brokers."""
     return is_sparks(error) and _PASSES.search(text_of(error.__cause__)) is not None
 
 
 def is_sparks(error: Exception) -> bool:
-    """Tell whether Spark raised the error, and not one of our own parts."""
+    """Tell whether Spark raised the error, and not our own code."""
     return isinstance(error.__cause__, Py4JError | PySparkException)

@@ -52,8 +52,6 @@ class Begin:
 
 
 class Query(Protocol):
-    """What plans batches, and has the engine run them."""
-
     def live(self, begin: Begin, size: BatchSize | None) -> Exception | None:
         """Read until all is read, the job is to stop, or an error; return that error.
 
@@ -61,15 +59,13 @@ class Query(Protocol):
         """
 
     def passes(self, error: Exception) -> bool:
-        """Tell whether an error of its own is expected to pass by itself."""
+        """Tell whether an error of its own is expected to pass."""
 
     def may_be_loss(self, error: Exception) -> bool:
-        """Tell whether an error of its own may come of rows that the input has lost."""
+        """Tell whether an error of its own may come from rows that the input has lost."""
 
 
 class Restarts:
-    """Runs a job's query, life by life."""
-
     def __init__(self, job: JobContext, engine: ReorderEngine, query: Query, stop: Event) -> None:
         self._job = job
         self._engine = engine
@@ -77,7 +73,6 @@ class Restarts:
         self._stop = stop
 
     def run(self) -> None:
-        """Run the query until it has read what there is, or the job is to stop."""
         error = self._live()
         while error is not None:
             self._job.checkpoint.check_owner()  # another owner is the cause of all other errors
@@ -85,7 +80,7 @@ class Restarts:
         self._job.checkpoint.check_owner()
 
     def _overcome(self, error: Exception) -> Exception | None:
-        """Begin again after an error that passes, and return the next one; else raise it."""
+        """Begin again after an error that passes, and return the next error; raise any other."""
         if isinstance(error, StopRequestedError) or (self._passes(error) and self._stop.is_set()):
             return None
         try:
@@ -135,11 +130,11 @@ class Restarts:
         return passes(error) or self._query.passes(error)
 
     def _live(self) -> Exception | None:
-        """Run a life of the query. Return the error that ended it; None after a stop."""
+        """Run a life of the query; return the error that ended it, or None after a stop."""
         job, engine = self._job, self._engine
         topics = input_topics(job)
         if engine.input.is_reset:
-            # With places to begin at, Spark does not look whether a new partition begins at 0.
+            # If it has starting offsets, Spark does not check that a new partition begins at 0.
             self._pass_over_lost(topics, None)
         places = engine.input.begins(topics)
         engine.input.forget_unfinished()
@@ -151,13 +146,11 @@ class Restarts:
 
 
 def passes(error: Exception) -> bool:
-    """Tell whether our own part failed for a transient reason: brokers that do not answer."""
+    """Tell whether our own code failed for a transient reason, such as silent brokers."""
     return isinstance(error, UnansweredError | SinkUnansweredError)
 
 
 class Ticks:
-    """The ticks of an engine beside its batches."""
-
     def __init__(self, job: JobContext, engine: ReorderEngine) -> None:
         self._job = job
         self._engine = engine
@@ -168,11 +161,10 @@ class Ticks:
 
     @property
     def left_s(self) -> float:
-        """Seconds until the next is due."""
         return max(0.0, self._next_s - time.monotonic())
 
     def tick_if_due(self) -> None:
-        """Tick, if a tick is due. A bounded run ends by itself, and has none."""
+        """Tick if a tick is due; a bounded run ends by itself and has none."""
         if self._job.is_bounded or self.left_s:
             return
         if self._job.subscription is not None:

@@ -53,7 +53,7 @@ class Runner(Protocol):
         """Return the folder at a path or URI."""
 
     def spark_folder(self, storage: Storage) -> SparkFolder:
-        """Return the same folder as plans and commits are written there."""
+        """Return the same folder, for plans and commits."""
 
     def source(self, kafka: KafkaSettings, settings: ReorderSettings, outages: Outages) -> Source:
         """Return what reads the rows of batches."""
@@ -62,7 +62,7 @@ class Runner(Protocol):
         """Return what plans batches."""
 
     def unfit(self) -> Exception | None:
-        """Return why tasks cannot do the job's work at all, once that is known."""
+        """Return why tasks cannot do the job's work at all; None if no reason is known."""
 
     def watched(self, stop: Event, tell: Callable[[str], object]) -> AbstractContextManager[object]:
         """Watch what tasks run on while the block runs."""
@@ -86,7 +86,6 @@ def run_reorder(
     fold_limits: FoldLimits = FOLD_LIMITS,
     on_step: StepFunction | None = None,
 ) -> JobReport:
-    """Run the job until it is asked to stop, or has read what there is."""
     begun = time.monotonic()
     _check_login(kafka)
     outages = Outages(settings.patience.total_seconds(), settings.restarts, wait=stop.wait)
@@ -156,7 +155,7 @@ def run_reorder(
 
 
 def _check_login(kafka: KafkaSettings) -> None:
-    """Check that no broker rejects the connection: waiting helps only after silence."""
+    """Check that no broker rejects the login: waiting helps only against silence."""
     try:
         require_broker(kafka)
     except FatalError as error:

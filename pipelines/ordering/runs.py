@@ -49,8 +49,6 @@ _LOOKED_AT: Final = 20
 
 
 class SortedRuns:
-    """The runs of a checkpoint."""
-
     def __init__(
         self, job: JobContext, outputs: Outputs, partitions: int, *, releases: bool
     ) -> None:
@@ -71,7 +69,7 @@ class SortedRuns:
         acked: AckedOffsets,
         holding: Sequence[Run],
     ) -> Staged:
-        """Write a batch as the run of a step, and count it in passing."""
+        """Write a batch as the run of a step, and count its rows in the same pass."""
         tombstones = self._job.settings.tombstones
         folder = self._checkpoint.new_folder(f"runs/{name}")
         writer = RunWriter(
@@ -96,21 +94,20 @@ class SortedRuns:
         return HeldRows(self._checkpoint.location("runs"), live, frontier_ms)
 
     def _limit(self) -> RecordLimit | None:
-        """Return what the output topic takes of a row; None if no row goes there."""
+        """Return the output topic's limit on a row; None if no row goes there."""
         if not self._releases:
             return None
         return self._job.topics.record_limit(self._outputs.released.name)
 
     def _staging_limit(self) -> RecordLimit | None:
-        """Return what the output topic takes of a row that is read."""
         limit, late = self._limit(), ROUTES[self._job.settings.late_policy]
         if limit is not None and late.output is Output.RELEASED:
-            # A late row that is emitted in place has headers that say so.
+            # A late row that goes to the output has headers that say so.
             return replace(limit, max_bytes=limit.max_bytes - MOST_ADDED)
         return limit
 
     def due(self, entry: StepEntry) -> Selection | None:
-        """Return the rows that a step writes to the output; None when there are none for sure."""
+        """Return the rows that a step writes to the output; None if there are surely none."""
         parts = reached_parts(self._checkpoint, entry)
         if entry.rescued:
             parts.append(Part(self._judged_files(entry)))
@@ -127,17 +124,17 @@ class SortedRuns:
         )
 
     def late(self, entry: StepEntry) -> SideSelection:
-        """Return the rows that a step found late, with the headers that say so."""
+        """Return the late rows of a step, with headers that say so."""
         return self._side_rows(self._outputs.late, self._late_part(entry), entry)
 
     def _late_part(self, entry: StepEntry) -> Part:
-        """Return the rows that a step found late; with duplicates if they were not judged."""
+        """Return the late rows of a step, with duplicates if they were not judged."""
         if entry.rescued is not None:
             return Part(self._judged_files(entry), reasons=(LATE, STALE))
         return behind_part(self._checkpoint, entry)
 
     def describe_late(self, entry: StepEntry) -> str:
-        """Return the first of the rows that a step found late, in words."""
+        """Describe the first late row of a step."""
         left_out = Places(duplicates_files(self._checkpoint, entry))
         columns = (*RELEASE_ORDER, "key", "reason", LAST_RELEASED)
         late = RunRows((self._late_part(entry),), None, columns).in_source_order()
@@ -156,13 +153,12 @@ class SortedRuns:
         )
 
     def quarantined(self, entry: StepEntry) -> SideSelection:
-        """Return the rows of a step without a usable event time, with the headers that say why."""
+        """Return the rows of a step without a usable event time, with headers that say why."""
         own = self._checkpoint.files(entry.runs[-1])
         part = Part(own, reasons=QUARANTINE_REASONS, untimed=True)
         return self._side_rows(self._outputs.quarantine, part, entry)
 
     def some_quarantined(self, entry: StepEntry, reason: str) -> list[UnusableRow]:
-        """Return some rows of a step that were quarantined for a reason."""
         part = Part(self._checkpoint.files(entry.runs[-1]), reasons=(reason,), untimed=True)
         found = next(RunRows((part,), None, ("value", "headers")).pieces(), None)
         return [
@@ -187,8 +183,6 @@ class SortedRuns:
 
 @dataclass(frozen=True, slots=True)
 class Staged:
-    """What staging saw of a batch."""
-
     # counts of its rows; those behind the frontier count as late until they are judged
     totals: Totals
     run: Run
@@ -202,12 +196,12 @@ class Staged:
 
 
 def behind_ms(settings: ReorderSettings, frontier_ms: int) -> int:
-    """Return the event time that rows are behind of, see `LateJudge.behind_ms`."""
+    """Return the event time that `LateJudge.behind_ms` gives for these settings."""
     return LateJudge(settings.mode).behind_ms(frontier_ms)
 
 
 def reached_parts(checkpoint: Checkpoint, entry: StepEntry) -> list[Part]:
-    """Return the rows on time that a step comes to, with duplicates."""
+    """Return the on-time rows that a step reaches, with duplicates."""
     parts: list[Part] = []
     first_ms, last_ms = entry.previous_frontier_ms, entry.frontier_ms
     if earlier := entry.releasing_earlier:
@@ -218,13 +212,13 @@ def reached_parts(checkpoint: Checkpoint, entry: StepEntry) -> list[Part]:
 
 
 def behind_part(checkpoint: Checkpoint, entry: StepEntry) -> Part:
-    """Return the rows that a step found behind the frontier, with duplicates, not judged."""
+    """Return the rows that a step found behind the frontier, with duplicates and not judged."""
     run = entry.runs[-1]
     return Part(checkpoint.files(run), last_ms=run.max_behind_ms, reasons=(LATE,))
 
 
 def duplicates_files(checkpoint: Checkpoint, entry: StepEntry) -> tuple[Location, ...]:
-    """Return the files that say which rows a step drops as duplicates; none where it drops none."""
+    """Return the files that name a step's duplicates; empty if it drops none."""
     folder = checkpoint.location(f"repeats/{entry.name}")
     return tuple(folder / name for name in entry.repeats)
 

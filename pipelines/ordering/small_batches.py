@@ -62,7 +62,7 @@ class RowsRead(NamedTuple):
 
 
 class RangeReader(Protocol):
-    """What reads the rows of batches in the driver."""
+    """Reads the rows of batches in the driver."""
 
     def read(self, spans: Spans, partitions: int, most_bytes: int) -> RowsRead:
         """Return the rows of ranges that leaders have sent, to go to so many partitions.
@@ -73,8 +73,6 @@ class RangeReader(Protocol):
 
 
 class SmallBatches:
-    """Stages the batches that are small enough for the driver."""
-
     def __init__(
         self,
         reader: RangeReader,
@@ -107,7 +105,7 @@ class SmallBatches:
         return read.spans
 
     def read_into(self, writer: RunWriter, spans: Spans, partitions: int) -> Summary | None:
-        """Read a batch, and write its rows as a part of a run; None where tasks have to."""
+        """Read a batch, and write its rows as a part of a run; None if tasks have to."""
         ahead, self._ahead = self._ahead, None
         if ahead is not None and (ahead[0], ahead[1].spans) == (partitions, spans):
             read: RowsRead | None = ahead[1]
@@ -119,7 +117,7 @@ class SmallBatches:
         return done_here(lambda: here.write(iter(rows)))
 
     def learn(self, found: Sequence[Summary]) -> None:
-        """Take note of how large the rows of a batch were, whoever has read it."""
+        """Note how large the rows of a batch were; the driver or tasks have read it."""
         counted = [one for summary in found for one in summary.counted.values()]
         if rows := sum(count for count, _ in counted):
             self._row_bytes = _OVERHEAD + sum(size for _, size in counted) / rows
@@ -137,7 +135,7 @@ class SmallBatches:
             read = self._reader.read(spans, partitions, self._most_bytes)
             return self._checked(read, may_be_short=may_be_short)
         except Exception as error:
-            # Tasks meet it, too, where it is not ours alone.
+            # Tasks meet the same error, if it is not only ours.
             if self._is_stopping() and isinstance(error, UnansweredError):
                 raise StopRequestedError from error
             self._rests_until_s = self._steady_s() + _REST_S
@@ -149,7 +147,7 @@ class SmallBatches:
             return None
 
     def _checked(self, read: RowsRead, *, may_be_short: bool) -> RowsRead:
-        """Return what was read. Raise why it is not all, unless less is wanted."""
+        """Return what was read; raise why rows are missing, unless `may_be_short`."""
         if read.silence is not None:
             if not may_be_short or self._is_stopping():
                 raise read.silence
@@ -158,14 +156,11 @@ class SmallBatches:
 
 
 class KafkaRanges:
-    """Ranges of Kafka's offsets, as `RangeReader` reads them."""
-
     def __init__(self, reader: Reader) -> None:
         self._reader = reader
         self._partitioner = KeyPartitioner(1)
 
     def read(self, spans: Spans, partitions: int, most_bytes: int) -> RowsRead:
-        """See `RangeReader`."""
         rows: list[pa.RecordBatch] = []
         reached = {where: first for where, (first, _) in spans.items()}
         try:
@@ -182,7 +177,7 @@ class KafkaRanges:
         most_bytes: int | None = None,
         reached: dict[SourcePartition, int] | None = None,
     ) -> Iterator[pa.RecordBatch]:
-        """Yield the rows of ranges as they come; see `read` and `Reader.columns`."""
+        """Yield the rows of ranges as they arrive; see `read` and `Reader.columns`."""
         if self._partitioner.partitions != partitions:
             self._partitioner = KeyPartitioner(partitions)
         for where, columns in self._reader.columns(spans, most_bytes, reached):

@@ -37,18 +37,16 @@ _packed: Final[dict[KafkaSettings, dict[str, tuple[float, int]]]] = {}
 
 
 class BatchSource(ABC):
-    """Reads a batch in the driver if it is small enough, else in tasks; see `Source`."""
+    """Reads a batch in the driver if it is small enough, else in tasks."""
 
     _small: SmallBatches
 
     def read_ahead(self, spans: Spans, partitions: int) -> Spans | None:
-        """See `Source`."""
         return self._small.read_ahead(spans, partitions)
 
     def read_into(
         self, writer: RunWriter, *, step: int, spans: Spans, partitions: int
     ) -> list[Summary]:
-        """See `Source`."""
         here = self._small.read_into(writer, spans, partitions)
         found = [here] if here is not None else self._by_tasks(writer, step, spans, partitions)
         self._small.learn(found)
@@ -84,7 +82,7 @@ class KafkaSource(BatchSource):
         self._workers = workers
         self._outages = outages
         self._compiled = compiled
-        # A step looks whether topics are those that were read, whatever of them was kept.
+        # A step checks that topics are those it read before, whatever rows are kept of them.
         reader = Reader(
             kafka=kafka, patience_s=PATIENCE_S, is_stopping=self._is_stopping, behind={}
         )
@@ -96,7 +94,6 @@ class KafkaSource(BatchSource):
         )
 
     def matcher(self, pattern: str) -> Callable[[str], bool]:
-        """See `Source`."""
         return self._compiled(pattern)
 
     def _is_stopping(self) -> bool:
@@ -119,7 +116,7 @@ class KafkaSource(BatchSource):
             return [answer for answer in answers if not isinstance(answer, Exception)]
 
         with self._workers.ended_at(self._is_stopping, _GRACE_S):
-            # Files of an attempt that has failed are named by nobody.
+            # No document names the files of a failed attempt.
             return self._outages.outlast(run, any_of(UnansweredError))
 
 

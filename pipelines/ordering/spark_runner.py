@@ -31,29 +31,25 @@ if TYPE_CHECKING:
 
 
 class SparkRunner:
-    """A session of Spark's, and the machines it has; see `Runner`."""
-
     def __init__(self, spark: SparkSession) -> None:
         self._spark = spark
         self._look: WorkerLook | None = None
         self.workers = SparkWorkers(spark)
 
     def storage(self, location: str) -> Storage:
-        """See `Runner`; as the session's settings understand it."""
+        """Return the folder, by the session's settings."""
         return open_storage(self._spark, location)
 
     def spark_folder(self, storage: Storage) -> SparkFolder:
-        """See `Runner`."""
         return open_spark_folder(self._spark, storage)
 
     def source(
         self, kafka: KafkaSettings, settings: ReorderSettings, outages: Outages
     ) -> KafkaSource:
-        """See `Runner`."""
         return KafkaSource(kafka, settings, self.workers, outages, self._matcher)
 
     def _matcher(self, pattern: str) -> Callable[[str], bool]:
-        """Return what tells whether a name matches by Java's rules, since Spark plans by these."""
+        """Return a matcher by Java's rules, because Spark plans by these."""
         jvm: Any = self._spark.sparkContext._jvm  # noqa: SLF001 - the way to Java's patterns
         try:
             compiled = jvm.java.util.regex.Pattern.compile(pattern)
@@ -64,20 +60,16 @@ class SparkRunner:
         return lambda topic: bool(compiled.matcher(topic).matches())
 
     def query(self, job: JobContext, engine: ReorderEngine, stop: Event) -> SparkQuery:
-        """See `Runner`."""
         return SparkQuery(self._spark, job, engine, stop)
 
     def unfit(self) -> Exception | None:
-        """See `Runner`."""
         return None if self._look is None else self._look.failure
 
     def watched(
         self, stop: Event, tell: Callable[[str], object]
     ) -> contextlib.AbstractContextManager[object]:
-        """See `Runner`."""
         return watched_executors(self._spark, stop, tell)
 
     def looked_at(self, storage: Storage) -> contextlib.AbstractContextManager[object]:
-        """See `Runner`."""
         self._look = WorkerLook.by_spark(self._spark, storage)
         return self._look.beside(self._spark)

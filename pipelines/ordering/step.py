@@ -102,26 +102,25 @@ class Steps:
 
     @property
     def topics(self) -> tuple[OutputTopic, ...]:
-        """All topics that are written."""
         sides = (self._outputs.late, self._outputs.quarantine)
         if self._processing is not None:
             return (*self._processing.topics, *sides)
         return (self._outputs.released, *sides)
 
     def open(self) -> None:
-        """Compare what the topics hold with the log, before anything is written."""
+        """Compare the topics with the log before anything is written."""
         newest = -1 if self._log.entry is None else self._log.entry.step
         subscription, done = self._job.subscription, self._log.done
         if self._processing is not None:
             former = NO_FORMER_JOB if subscription is None else subscription.former
             self._processing.open(done.step, newest, former)
-        # The subscription knows what a checkpoint that is gone has written.
+        # The subscription knows what a lost checkpoint has written.
         takes_over = subscription is not None
         self._job.sink.open(self.topics, newest=newest, done=done, takes_over=takes_over)
 
     @property
     def most_waiting(self) -> int:
-        """How many staged steps may wait for the one before them."""
+        """How many staged steps may wait for the step before them."""
         most_ahead = 0 if self._processing is None else self._processing.most_ahead
         return max(_MOST_WAITING, most_ahead)
 
@@ -150,9 +149,9 @@ class Steps:
         except Exception:
             self._job.checkpoint.drop_attempt(f"runs/{name}")  # the disk may be full
             raise
-        # After the staging: an id that is the same now was the same while the rows were read.
+        # After the staging: an id that has not changed by now was the same while rows were read.
         topics = topic_ids(self._job, before, {where.topic for where in planned})
-        # And what arrived meanwhile must count as not read yet.
+        # Rows that arrived meanwhile must count as unread.
         now_ms = self._job.now_ms()
         ends = self.input_ends.look(planned)
         after = self._frontier.looked_at(clock, planned, ends, now_ms, found.max_event_time_ms)
@@ -183,22 +182,21 @@ class Steps:
     def _spans(
         self, clock: EventClock, planned: Mapping[SourcePartition, int], source: str
     ) -> dict[SourcePartition, tuple[int, int]]:
-        """Return which offsets a batch has of each source partition."""
+        """Return the offsets that a batch has of each source partition."""
         begins = {where: known.position for where, known in clock.partitions.items()}
         if planned.keys() - begins.keys():
             begins = {**self._job.checkpoint.spark.first_offsets(source), **begins}
-        # Spark reads one that is new from offset 0, and fails where that is gone.
+        # Spark reads a new partition from offset 0, and fails if that offset is gone.
         return {where: (begins.get(where, 0), end) for where, end in planned.items()}
 
     def _acked(self, clock: EventClock, planned: Mapping[SourcePartition, int]) -> AckedOffsets:
-        """Return what the subscription has acked among the rows of a batch."""
         if self._job.subscription is None:
             return {}
         before = {where: known.position for where, known in clock.partitions.items()}
         return self._job.subscription.acked(before, planned)
 
     def decide(self, staged: StagedStep, before: StepEntry | None = None) -> StepEntry:
-        """Settle what becomes of the rows of a staged step, once the step before it is decided."""
+        """Decide what becomes of a staged step's rows, once the step before it is decided."""
         before = self._log.entry if before is None else before
         name = self._job.checkpoint.new_name(staged.step)
         if staged.run is None:
@@ -225,13 +223,13 @@ class Steps:
         return entry
 
     def run(self, staged: StagedStep) -> None:
-        """Log a step without new rows, and finish it; all before it are done."""
+        """Log a step without new rows, and finish it; all steps before it are done."""
         self._begun_s[staged.step] = time.monotonic()
         self._log.write_staged(staged)
         self.finish_step(staged)
 
     def finish_all(self) -> None:
-        """Finish the step that is logged and those that are staged behind it."""
+        """Finish the logged step, and the staged steps behind it."""
         if not self._log.is_entry_done:
             self.finish_step()
         for staged in self._log.staged:
@@ -273,7 +271,7 @@ class Steps:
 
     @contextlib.contextmanager
     def _failing(self) -> Iterator[None]:
-        """If the block fails, forget what is processed ahead, and name a file that is gone."""
+        """If the block fails, forget what is processed ahead, and name a missing file."""
         try:
             yield
         except BaseException as error:
@@ -314,7 +312,6 @@ class Steps:
     def _outgoing(
         self, entry: StepEntry, due: Selection | None, processed: Processed | None
     ) -> dict[Output | int, Outgoing]:
-        """Return what goes to each topic."""
         found: dict[Output | int, Outgoing] = {}
         reads = _sizes(*entry.runs[-1:])
         if self._processing is not None and processed is not None:
@@ -334,7 +331,7 @@ class Steps:
     def _write(
         self, entry: StepEntry, outgoing: Mapping[Output | int, Outgoing], times: tuple[int, int]
     ) -> dict[Output | int, int]:
-        """Write what goes out. Return how many rows of the step each topic has."""
+        """Write what goes out; return how many rows of the step each topic has."""
         if not outgoing:
             return {}
         written = self._job.sink.write([*outgoing.values()], entry.step, *times)
@@ -353,7 +350,7 @@ class Steps:
         return replace(done, processed=totals, sent=self._job.sink.sent)
 
     def acknowledge(self) -> None:
-        """Ack what has left the job with the newest step, if that is done."""
+        """Ack what has left the job with the newest step, if that step is done."""
         subscription, entry = self._job.subscription, self._log.entry
         if subscription is None or entry is None or not self._log.is_entry_done:
             return
@@ -370,26 +367,25 @@ class Steps:
         )
 
     def close(self) -> None:
-        """End what is done ahead; to be called when no more steps are finished."""
+        """End the work ahead; call it when no more steps are finished."""
         self._ahead.close()
 
     def _process_ahead(
         self, staged: StagedStep, before: StepEntry, processed: Processed
     ) -> StepAhead | None:
-        """Decide and process a staged step before its turn."""
         assert self._processing is not None
         entry = self.decide(staged, before)
         return self._processing.process_ahead(entry, self._runs.due(entry), processed)
 
     def run_quiet(self, kind: StepKind, before: StepEntry, clock: EventClock, now_ms: int) -> bool:
-        """Run a step without new rows if there is something for it to do; whether there was."""
+        """Run a step without new rows if it has something to do; return whether it had."""
         staged = self.quiet(kind, before, clock, now_ms, is_due=self.is_process_due)
         if staged is not None:
             self.run(staged)
         return staged is not None
 
     def drain(self) -> bool:
-        """Release everything held; whether anything was."""
+        """Release everything held; return whether there was anything."""
         entry = self._log.settled()
         if entry is None or not entry.live_runs:
             return False
@@ -399,7 +395,7 @@ class Steps:
         return self.run_quiet(StepKind.DRAIN, entry, clock, self._job.now_ms())
 
     def is_process_due(self, now_ms: int) -> bool:
-        """Tell whether bolts are to get an event again, or a tick."""
+        """Tell whether a retry or a tick is due."""
         if self._processing is None:
             return False
         due = (self._processing.due_ms(now_ms), self._processing.tick_due_ms)
@@ -419,7 +415,7 @@ class Steps:
                 return
 
     def try_again(self, wait: Callable[[float], bool], kind: StepKind = StepKind.TICK) -> bool:
-        """Wait until an event is due again, and process it; whether there was one."""
+        """Wait until an event is due again, and process it; return whether there was one."""
         before, now_ms = self._log.settled(), self._job.now_ms()
         due_ms = None if self._processing is None else self._processing.due_ms(now_ms)
         if before is None or due_ms is None:
@@ -430,7 +426,6 @@ class Steps:
         return True
 
     def ticked(self, before: StepEntry, now_ms: int) -> EventClock:
-        """Return the clocks once time has passed without new rows."""
         clock = self._clock_since(before)
         positions = {where: known.position for where, known in clock.partitions.items()}
         ends = self.input_ends.look(positions)
@@ -452,7 +447,7 @@ class Steps:
         *,
         is_due: Callable[[int], bool],
     ) -> StagedStep | None:
-        """Return a step without new rows; None when there is nothing for it to do."""
+        """Return a step without new rows; None if it has nothing to do."""
         releases = any(
             run.may_release(before.frontier_ms, clock.frontier_ms) for run in before.runs
         )
@@ -461,7 +456,7 @@ class Steps:
     def reset(
         self, before: StepEntry, clock: EventClock, topics: Mapping[str, str], lost: Lost
     ) -> StagedStep:
-        """Return a step behind which Spark's part begins again where the log has got to."""
+        """Return a step behind which Spark's part begins again where the log ends."""
         following = self._next(StepKind.RESET, before, clock)
         return replace(
             following,
@@ -476,7 +471,7 @@ class Steps:
     def first_of(
         self, begins: Mapping[SourcePartition, int], topics: Mapping[str, str], frontier_ms: int
     ) -> StagedStep:
-        """Return the first step of a job that begins where its subscription has got to."""
+        """Return the first step of a job that begins at its subscription's cursors."""
         now_ms = self._job.now_ms()
         ends = self.input_ends.look(begins)
         clock = self._frontier.looked_at(EventClock(frontier_ms), begins, ends, now_ms)

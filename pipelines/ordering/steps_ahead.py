@@ -69,12 +69,12 @@ class StepsAhead:
             return None
 
     def drop(self) -> None:
-        """Forget all results: a step before them has failed, and its repeat may differ."""
+        """Forget all results: a step before them failed, and its repeat may differ."""
         with self._changed:
             self._forget()
 
     def close(self) -> None:
-        """End once the step at work is processed; forget all results."""
+        """End once the running step is processed, and forget all results."""
         with self._changed:
             thread, self._thread = self._thread, None
             self._is_closing = True

@@ -96,7 +96,6 @@ class WorkerLook:
 
     @classmethod
     def by_spark(cls, spark: SparkSession, storage: Storage) -> Self:
-        """By a session's tasks."""
         context: Any = spark.sparkContext
 
         def slots() -> int:
@@ -108,7 +107,7 @@ class WorkerLook:
 
     @contextlib.contextmanager
     def beside(self, spark: SparkSession) -> Iterator[None]:
-        """Look while the block runs, on a cluster: on one machine tasks run as this process."""
+        """Look while the block runs, on a cluster only: one machine runs tasks as this process."""
         context: Any = spark.sparkContext
         if is_local(str(context.master)):
             yield
@@ -132,8 +131,8 @@ class WorkerLook:
             looking.join(_END_S)
 
     def look(self, wait: Callable[[float], bool], clock: Callable[[], float]) -> None:
-        """Look until no executor joins any more, or a wait says that the job is over."""
-        self._storage.delete(_FOLDER)  # what a life left that was killed
+        """Look until no more executors join, or a wait says that the job is over."""
+        self._storage.delete(_FOLDER)  # a killed life may have left it
         token = uuid4().hex
         folder = self._storage.location(_FOLDER) / token
         new_folder(folder)

@@ -48,8 +48,6 @@ READ_SCHEMA: Final = pa.schema(list(RUN_ARROW_SCHEMA)[:-2])
 
 @dataclass(frozen=True, slots=True)
 class RowLimits:
-    """Bounds on what a task has in memory."""
-
     # so much is sorted at once when a batch is staged; a task holds two or three times that
     chunk_bytes: int = 64 << 20
     slice_bytes: int = 32 << 20  # so much of what is due is read at once
@@ -87,7 +85,7 @@ def outputs_of(partitioner: KeyPartitioner, keys: Sequence[bytes | None], number
 
 
 def spread(rows: pa.Table, partitions: int) -> pa.Table:
-    """Have rows go by so many output partitions, by key or else by source partition."""
+    """Place rows in so many output partitions, by key or else by source partition."""
     partitioner = KeyPartitioner(partitions)
     outputs = outputs_of(partitioner, rows["key"].to_pylist(), rows["partition"].to_numpy())
     place = rows.schema.get_field_index("output_partition")
@@ -95,7 +93,7 @@ def spread(rows: pa.Table, partitions: int) -> pa.Table:
 
 
 def sources(rows: pa.Table) -> Iterator[tuple[SourcePartition, Any]]:
-    """Split rows by source partition. There is nearly always one."""
+    """Split rows by source partition; there is nearly always one."""
     topics = rows["topic"].combine_chunks().dictionary_encode()
     codes = topics.indices.to_numpy().astype(np.int64)
     numbers = rows["partition"].to_numpy().astype(np.int64)
@@ -109,13 +107,13 @@ def sources(rows: pa.Table) -> Iterator[tuple[SourcePartition, Any]]:
 
 
 def in_ranges(offsets: Longs, firsts: Longs, stops: Longs) -> Any:
-    """Tell of each offset whether it is in one of some ranges, which are sorted and apart."""
+    """Tell which offsets are in ranges; the ranges are sorted and do not overlap."""
     place = np.searchsorted(firsts, offsets, side="right") - 1
     return (place >= 0) & (offsets < stops[np.maximum(place, 0)])
 
 
 def tables_up_to(batches: Iterator[pa.RecordBatch], most_bytes: int) -> Iterator[pa.Table]:
-    """Batches put together up to a size."""
+    """Yield batches put together up to a size."""
     waiting: list[pa.RecordBatch] = []
     size = 0
     for batch in batches:
@@ -131,7 +129,7 @@ def tables_up_to(batches: Iterator[pa.RecordBatch], most_bytes: int) -> Iterator
 
 
 def in_row_groups(rows: pa.Table, limits: RowLimits) -> Iterator[pa.Table]:
-    """Sort rows by output partition, and cut them as they stand in files."""
+    """Sort rows by output partition, and cut them into the row groups of files."""
     outputs = rows["output_partition"].to_numpy()
     if (np.diff(outputs) < 0).any():
         order = np.argsort(outputs, kind="stable")
@@ -142,7 +140,7 @@ def in_row_groups(rows: pa.Table, limits: RowLimits) -> Iterator[pa.Table]:
 
 
 def payload_sizes(rows: pa.Table) -> Longs:
-    """Measure key, value and headers of rows in bytes, with what headers take beside."""
+    """Return the bytes of each row's key, value and headers, with the overhead of headers."""
     sizes = np.zeros(len(rows), np.int64)
     for name in ("key", "value"):
         sizes += pc.binary_length(rows[name]).fill_null(0).to_numpy()

@@ -155,7 +155,7 @@ def _of_objects(
     matches = pc.match_substring_regex(values, pattern).fill_null(False)
     found &= matches.to_numpy(zero_copy_only=False)
     if pattern is not _PLAIN_OBJECT:
-        # The name may be one of another object, too. Of a flat one the first place counts.
+        # Another object may have the name, too. In a flat object the first place counts.
         found &= pc.count_substring(values, needle).fill_null(0).to_numpy() == 1
     times = np.zeros(count, np.int64)
     rows = np.flatnonzero(found)
@@ -180,7 +180,6 @@ def _of_objects(
 
 
 def _with_field(path: Sequence[str]) -> str:
-    """Return the expression for an object with a number at a path."""
     value = "[1-9][0-9]*"
     beside = _member(_SHALLOW)
     for name in reversed(path):
@@ -212,19 +211,19 @@ def header_values(lists: pa.ListArray, name: str, *, last: bool) -> pa.BinaryArr
     named = pc.equal(pc.struct_field(each, 0), name).fill_null(False)
     places = np.flatnonzero(named.to_numpy(zero_copy_only=False))[:: 1 if last else -1]
     wanted = np.full(len(lists), -1)
-    # Of several places of one row the one that comes last here is kept.
+    # If a row has several places, the last one here is kept.
     wanted[pc.list_parent_indices(lists).to_numpy()[places]] = places
     return pc.struct_field(each, 1).take(pa.array(wanted, mask=wanted < 0))
 
 
 def _digits(spec: EventTimeSpec) -> dict[TimeUnit, int]:
-    """Return how many digits whole numbers have whose unit is certain."""
+    """Return how many digits a whole number has if its unit is certain, by unit."""
     unit = spec.format.unit
     return {one: digits for one, digits in _DIGITS.items() if unit in {one, TimeUnit.AUTO}}
 
 
 def _numbers(raw: np.ndarray[Any, Any], first: Longs, digits: int) -> tuple[Longs, Bools]:
-    """Return whole numbers of so many digits at places of the bytes, and where there are any."""
+    """Return whole numbers of so many digits at places of the bytes, and where there is one."""
     numbers, is_whole = np.zeros(len(first), np.int64), np.zeros(len(first), np.bool_)
     places = np.flatnonzero(first <= len(raw) - digits)
     if not len(places):
@@ -233,8 +232,8 @@ def _numbers(raw: np.ndarray[Any, Any], first: Longs, digits: int) -> tuple[Long
     each = seen - np.uint8(ord("0"))
     whole = (each <= 9).all(axis=1)  # noqa: PLR2004 - a digit
     front = each[:, :-1] @ (10 ** np.arange(digits - 2, -1, -1, dtype=np.int64))
-    whole &= front < _MOST // 10  # the rest are more than 64 bits hold, or nearly
-    # Without a leading zero: JSON has none, and the length would say another unit.
+    whole &= front < _MOST // 10  # larger numbers do not fit into 64 bits, or hardly
+    # Without a leading zero: JSON has none, and it would change the unit by its length.
     whole &= each[:, 0] > 0
     numbers[places] = np.where(whole, front, 0) * 10 + np.where(whole, each[:, -1], 0)
     is_whole[places] = whole
@@ -242,7 +241,7 @@ def _numbers(raw: np.ndarray[Any, Any], first: Longs, digits: int) -> tuple[Long
 
 
 def _in_ms(numbers: Longs, unit: TimeUnit) -> Longs:
-    """Return epoch ms of whole numbers, none of them negative."""
+    """Return whole numbers as epoch ms; none is negative."""
     if unit is TimeUnit.S:
         return numbers * 1000
     factor = {TimeUnit.MS: 1, TimeUnit.US: 1_000, TimeUnit.NS: 1_000_000}[unit]

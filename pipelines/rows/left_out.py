@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 class Places:
-    """Rows to be left out, by where they came from."""
+    """Rows to leave out, by where they came from."""
 
     def __init__(self, files: tuple[Location, ...], limits: RowLimits = ROW_LIMITS) -> None:
         found: dict[tuple[str, int], list[Longs]] = {}
@@ -29,7 +29,6 @@ class Places:
         self._offsets = {source: np.concatenate(several) for source, several in found.items()}
 
     def without(self, rows: pa.Table) -> pa.Table:
-        """Return the other rows."""
         if not self._offsets or not len(rows):
             return rows
         offsets = rows["offset"].to_numpy()
@@ -40,7 +39,7 @@ class Places:
 
 
 class Roots:
-    """Rows to be left out, by the roots of the trees they came from."""
+    """Rows to leave out, by the roots of their trees."""
 
     def __init__(self, files: tuple[Location, ...]) -> None:
         pieces = RunRows((Part(files, reasons=()),), None, ("root",)).pieces()
@@ -49,11 +48,9 @@ class Roots:
 
     @property
     def ids(self) -> frozenset[int]:
-        """The roots' ids."""
         return frozenset(self._roots.tolist())
 
     def without(self, rows: pa.Table) -> pa.Table:
-        """Return the other rows."""
         if not len(self._roots) or not len(rows):
             return rows
         return rows.filter(pa.array(~np.isin(rows["root"].to_numpy(), self._roots)))

@@ -40,8 +40,6 @@ _SCHEMA: Final = RUN_ARROW_SCHEMA.append(pa.field("detail", pa.string()))
 
 
 class Whole(NamedTuple):
-    """What was too large."""
-
     key: bytes | None
     value: bytes | None
     headers: tuple[tuple[str, bytes | None], ...]
@@ -56,9 +54,9 @@ def write_oversized(root: Location, row: Mapping[str, Any]) -> str:
     """
     found = zlib.crc32(row.get("value") or b"", zlib.crc32(row.get("key") or b""))
     place = f"{row['partition']}-{row['offset']}-{found:08x}"
-    # No topic has a character that is quoted; what a bolt made has its component in its place.
+    # No topic needs quoting; a tuple that a bolt made has its component in the topic's place.
     folder = quote(row["topic"], safe="").replace("%", "~")
-    if len(folder) > _LONGEST_FOLDER:  # a bolt's name may be longer than a file's
+    if len(folder) > _LONGEST_FOLDER:  # a bolt's name may be longer than a file name
         folder = "~" + hashlib.sha256(folder.encode()).hexdigest()
     name = f"{OVERSIZED_FOLDER}/{folder}/{place}.parquet"
     content = io.BytesIO()
@@ -69,7 +67,6 @@ def write_oversized(root: Location, row: Mapping[str, Any]) -> str:
 
 
 def read_oversized(root: Location, name: str) -> Whole:
-    """Return the record that a file of the checkpoint holds."""
     path = root / name
     if not name.startswith(f"{OVERSIZED_FOLDER}/") or ".." in name.split("/"):
         raise CheckpointError(f"{name!r} names no file of {OVERSIZED_FOLDER}/ in {root}")

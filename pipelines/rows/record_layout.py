@@ -38,15 +38,13 @@ PIECE_BYTES: Final = 4 << 20
 
 
 class KafkaBatch(NamedTuple):
-    """Records that go out as one batch."""
-
     records: memoryview  # their bytes, one record behind the other, numbered from 0
     rows: int
     base_ms: int  # what their timestamp deltas count from
     max_ms: int  # the newest of their timestamps
 
     def behind(self, rows: int) -> KafkaBatch:
-        """Return the records behind the first so many, of which there are fewer than all."""
+        """Return the records behind the first `rows`, which are fewer than all."""
         records, at, found, newest = self.records, 0, bytearray(), 0
         for number in range(self.rows):
             length, body = read_varint(records, at)
@@ -62,7 +60,7 @@ class KafkaBatch(NamedTuple):
 
 
 class Headers:
-    """The headers of records, as they stand on the wire: how many, and their bytes."""
+    """Headers of records as on the wire: how many, and their bytes."""
 
     def __init__(self, counts: Longs, data: pa.BinaryArray | None) -> None:
         self.counts = counts
@@ -70,7 +68,7 @@ class Headers:
 
     @classmethod
     def of(cls, lists: pa.ListArray) -> Headers:
-        """Take the headers of a column of lists of (key, value)."""
+        """Take headers from a column of lists of (key, value)."""
         if lists.null_count == len(lists):
             return cls(np.zeros(len(lists), np.int64), None)
         counts = pc.list_value_length(lists).fill_null(0).to_numpy().astype(np.int64)
@@ -81,7 +79,7 @@ class Headers:
         laid_out = pc.binary_join_element_wise(
             *_sized(names.cast(pa.binary())), *_sized(values), b""
         )
-        # Those of a record stand one behind the other, so only its ends have to be known.
+        # A record's headers are adjacent, so only their ends have to be known.
         ends = np.frombuffer(laid_out.buffers()[1], np.int32)[: len(laid_out) + 1]
         places = np.concatenate(([0], np.cumsum(counts)))
         offsets = pa.py_buffer(np.ascontiguousarray(ends[places]))
@@ -91,7 +89,7 @@ class Headers:
         return cls(counts, data)
 
     def and_(self, added: Sequence[tuple[str, pa.Array]]) -> Headers:
-        """These, and others behind: a name and a column of text, null where a record has none."""
+        """Return these and more headers: a name and a column of text, null if a record has none."""
         if not added:
             return self
         parts: list[Any] = [] if self.data is None else [self.data]
@@ -110,19 +108,17 @@ class Headers:
         return 0 if self.data is None else pc.binary_length(self.data).to_numpy()
 
     def slice(self, begin: int, end: int) -> Headers:
-        """Return those of some records."""
         data = None if self.data is None else self.data.slice(begin, end - begin)
         return Headers(self.counts[begin:end], data)
 
     def wire(self) -> list[Any]:
-        """Return what a record ends with."""
         if self.data is None:
             return [NO_HEADERS]
         return [varints(self.counts), self.data]
 
 
 def timestamp_columns(rule: TimestampRule) -> tuple[str, ...]:
-    """Return the columns that timestamps and their headers are made from."""
+    """Return the columns that timestamps and their headers need."""
     if rule.taken_from is OutputTimestamp.SOURCE:
         return (_EVENT_TIME, _SOURCE)
     return (_EVENT_TIME,)
@@ -162,7 +158,7 @@ def record_batches(
     piece_bytes: int = PIECE_BYTES,
     begins: Sequence[int] = (0,),
 ) -> Iterator[KafkaBatch]:
-    """Lay records out as batches for the brokers; at some places a batch begins in any case."""
+    """Lay records out as batches for the brokers; a batch begins at each of `begins`."""
     sizes = _lengths(keys) + _lengths(values) + headers.sizes() + MOST_RECORD_OVERHEAD
     ends = np.cumsum(sizes)
     bounds = [0]
@@ -172,7 +168,7 @@ def record_batches(
     first = 0
     while first < len(bounds) - 1:
         begin = bounds[first]
-        # Some batches at once: the fewer calls the better, but an array holds 2 GiB at most.
+        # Several batches at once: fewer calls are better, but an array holds 2 GiB at most.
         last = first + 1
         reached = ends[begin] + piece_bytes
         while last + 1 < len(bounds) and ends[bounds[last + 1] - 1] <= reached:
@@ -196,7 +192,7 @@ def _laid_out(
     timestamps: Longs,
     places: Sequence[int],
 ) -> Iterator[KafkaBatch]:
-    """Return the records of batches that begin at these places; the last place is the end."""
+    """Yield the records of batches that begin at these places; the last place is the end."""
     count = len(values)
     begins, sizes = np.asarray(places[:-1]), np.diff(places)
     numbers = np.arange(count) - np.repeat(begins, sizes)
@@ -220,7 +216,7 @@ def _laid_out(
 
 
 def _sized(data: pa.BinaryArray) -> tuple[pa.BinaryArray, pa.BinaryArray]:
-    """Return lengths and bytes; for a null the length -1 and no bytes."""
+    """Return lengths and bytes; a null has the length -1 and no bytes."""
     lengths = varints(pc.binary_length(data).fill_null(0).to_numpy())
     if not data.null_count:
         return lengths, data

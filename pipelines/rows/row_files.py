@@ -46,29 +46,25 @@ _READERS: Final = 8
 
 
 class GroupFacts(NamedTuple):
-    """What a file says of a row group."""
-
     rows: int
     size_bytes: int
     first_ms: int  # smallest event time
     last_ms: int
-    untimed: int  # rows without event time; -1 where that is not said
-    unmarked: int  # rows without a reason; likewise
+    untimed: int  # rows without event time; -1 if the file does not say
+    unmarked: int  # rows without a reason; -1 if the file does not say
     first_partition: int  # smallest output partition
     last_partition: int
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Footer:
-    """What a file says of its row groups."""
-
     metadata: pq.FileMetaData
     places: dict[str, int]  # where columns stand in it
     reach_ms: tuple[int, int]  # smallest and greatest event time of all row groups
     groups: tuple[GroupFacts, ...]
 
     def statistics(self, number: int, name: str) -> pq.Statistics | None:
-        """Return what a row group says of a column; None where it says nothing."""
+        """Return a column's statistics in a row group; None if the file has none."""
         return _statistics(self.metadata.row_group(number), self.places.get(name))
 
 
@@ -77,7 +73,6 @@ _known: Final = KeptValues[Footer](FOOTERS_BYTES)
 
 
 def open_rows(path: Location) -> pa.NativeFile:
-    """Open a file of rows for reading at any place in it."""
     if not is_remote(path):
         return open_file(path)
     content = _fetched.get(path)
@@ -92,7 +87,6 @@ def open_rows(path: Location) -> pa.NativeFile:
 
 
 def footer_of(path: Location) -> Footer:
-    """Return a file's footer."""
     footer = _known.get(path)
     if footer is None:
         metadata = newest_footers.get(path)
@@ -105,14 +99,14 @@ def footer_of(path: Location) -> Footer:
 
 
 def reach(statistics: pq.Statistics | None) -> tuple[int, int]:
-    """Smallest and greatest number of a column; all there are where the file does not say."""
+    """Return the smallest and greatest number of a column; all numbers if the file does not say."""
     if statistics is None or not statistics.has_min_max:
         return ALL_TIME
     return statistics.min, statistics.max
 
 
 def only_value(statistics: pq.Statistics | None) -> Any:
-    """Return what a column has in all rows, where the file says so."""
+    """Return the value that a column has in all rows, if the file says so."""
     if statistics is None or not statistics.has_min_max or statistics.min != statistics.max:
         return None
     return statistics.min
@@ -161,7 +155,6 @@ def readers() -> ThreadPoolExecutor:
 
 
 def size_of(groups: Iterable[RowGroup]) -> int:
-    """Return the bytes of row groups."""
     return sum(group.size_bytes for group in groups)
 
 
@@ -188,7 +181,7 @@ def read_ahead(
     read: Callable[[Sequence[RowGroup]], pa.Table],
     most_bytes: int,
 ) -> Iterator[pa.Table]:
-    """Read row groups in their order; where they are far away, some of them at once."""
+    """Read row groups in order; read some at once if they are far away."""
     waiting: deque[tuple[int, Future[pa.Table]]] = deque()
     ahead = 0
     for several in groups:

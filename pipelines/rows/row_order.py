@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 def order_of(rows: pa.Table, names: Sequence[str]) -> Longs:
-    """Return places of the rows in the order of some columns, the first of them deciding first."""
+    """Return the places of rows in the order of columns; the first column decides first."""
     numbers = (comparable(rows[name]) for name in reversed(names))
     keys = [one for one in numbers if len(one) and one.min() != one.max()]
     order: Longs = np.lexsort(keys) if keys else np.arange(len(rows))
@@ -22,14 +22,14 @@ def order_of(rows: pa.Table, names: Sequence[str]) -> Longs:
 
 
 def comparable(column: pa.ChunkedArray) -> Longs:
-    """Return numbers that compare as what is in a column: texts by their bytes, as Spark does."""
+    """Return numbers that compare like a column: texts by their bytes, as Spark does."""
     whole = column.combine_chunks()
     numbers: Longs = _ranks(whole) if pa.types.is_string(whole.type) else whole.to_numpy()
     return numbers
 
 
 def _ranks(texts: pa.StringArray) -> Longs:
-    """Return numbers that are in the order of the texts' bytes."""
+    """Return numbers in the order of the texts' bytes."""
     encoded = texts.dictionary_encode()
     different = [text.encode() for text in encoded.dictionary.to_pylist()]
     places = {text: number for number, text in enumerate(sorted(different))}

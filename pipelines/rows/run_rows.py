@@ -63,8 +63,6 @@ what was taken for one slice may turn out to be."""
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """Some rows of some files."""
-
     files: tuple[Location, ...]
     first_ms: int = ALL_TIME[0]  # rows with an event time from here on
     last_ms: int = ALL_TIME[1]  # and up to here, itself included
@@ -75,8 +73,6 @@ class Part:
 
 @dataclass(frozen=True, slots=True)
 class RowGroup:
-    """A row group that may hold rows wanted."""
-
     path: Location
     footer: Footer
     number: int
@@ -89,7 +85,6 @@ class RowGroup:
     partitions: tuple[int, int]
 
     def may_hold(self, ranges: SourceRanges) -> bool:
-        """Tell whether some of its rows may come from there."""
         low, high = reach(self.footer.statistics(self.number, "offset"))
         topic, number = (
             only_value(self.footer.statistics(self.number, name)) for name in SOURCE_ORDER[:2]
@@ -102,12 +97,11 @@ class RowGroup:
         )
 
     def is_in(self, partitions: range) -> bool:
-        """Tell whether some of its rows may go there."""
         first, last = self.partitions
         return first < partitions.stop and last >= partitions.start
 
     def wanted_bytes(self, partitions: range | None) -> float:
-        """Return about how many of its bytes are wanted, where some partitions are."""
+        """Return about how many of its bytes are of the wanted partitions."""
         first, last = self.partitions
         if partitions is None or self.partitions == ALL_TIME:
             return self.size_bytes * self.share
@@ -147,11 +141,10 @@ class RunRows:
         return sum(group.wanted_bytes(self.partitions) for group in self._groups)
 
     def rows_at_most(self) -> int:
-        """Return how many rows there are, at most."""
         return sum(group.rows for group in self._groups)
 
     def blocks(self) -> Iterator[Self]:
-        """Cut the partitions so that the rows of each cut fit into a slice, or are of one."""
+        """Cut the partitions so that the rows of a cut fit into a slice or are of one partition."""
         partitions = self.partitions
         if partitions is None:
             raise ValueError("of all partitions there are no blocks")
@@ -202,7 +195,7 @@ class RunRows:
     def in_source_order(
         self, first_ms: int = ALL_TIME[0], last_ms: int = ALL_TIME[1]
     ) -> Iterator[pa.Table]:
-        """Read the rows between two event times, in tables that follow each other by source."""
+        """Read the rows between two event times, in tables in source order."""
         groups = self._overlapping(first_ms, last_ms)
         if self._is_small(size_of(groups)):
             yield from _together(self._read(groups, self._columns, first_ms, last_ms))
@@ -226,7 +219,7 @@ class RunRows:
             yield pa.concat_tables(waiting)
 
     def _cut_down(self, first_ms: int, last_ms: int) -> Iterator[pa.Table]:
-        """Cut a slice into smaller ones if its rows are not spread evenly."""
+        """Cut a slice into smaller ones if its rows are spread unevenly."""
         groups = self._overlapping(first_ms, last_ms)
         if first_ms == last_ms or self._is_small(size_of(groups)):
             yield from self.in_source_order(first_ms, last_ms)
@@ -276,7 +269,6 @@ class RunRows:
             )
 
     def _may_hold(self, facts: GroupFacts, part: Part) -> bool:
-        """Tell whether a row group may hold rows of a part for the partitions."""
         if part.untimed:
             if not facts.untimed:
                 return False
@@ -326,7 +318,7 @@ class RunRows:
         columns: Sequence[str],
         bounds: tuple[int, int],
     ) -> Iterator[pa.Table]:
-        """Return the wanted rows of row groups in memory, many at once; see `_read_some`."""
+        """Yield the wanted rows of row groups in memory, many at once; see `_read_some`."""
         hashes = None
         if self._keys is not None and len(self._keys) <= _FEW_KEYS:
             hashes = np.unique(hashes_of(self._keys))
@@ -350,7 +342,7 @@ class RunRows:
         bounds: tuple[int, int],
         hashes: Longs | None,
     ) -> list[pa.RecordBatch]:
-        """Return the wanted rows of a row group in memory, in some pieces."""
+        """Return the wanted rows of a row group in memory, in pieces."""
         among = None if hashes is None else group.places_of(hashes)
         if among is not None and not len(among):
             return []
@@ -430,7 +422,7 @@ class HeldRows:
 def _columns_of(
     path: Location, footer: Footer, numbers: Sequence[int], columns: Sequence[str]
 ) -> pa.Table:
-    """Return columns of row groups of a file, from memory if they are there."""
+    """Return columns of a file's row groups, from memory if they are there."""
     if (kept := newest_rows.get(path)) is not None:
         return pa.Table.from_batches([kept[number].rows.select(columns) for number in numbers])
     with (
@@ -447,7 +439,7 @@ def _places_of(
     partitions: range | None,
     among: Longs | None = None,
 ) -> Longs:
-    """Return the places of the wanted rows of a row group in memory, or of some of it."""
+    """Return the places of the wanted rows of a row group in memory, or of those in `among`."""
     own: Longs | slice = slice(None) if among is None else among
     wanted = np.ones(kept.rows.num_rows if among is None else len(among), np.bool_)
     if "event_time_ms" in kept.names:
@@ -482,26 +474,26 @@ def _with_keys(kept: KeptRows, places: Longs, keys: pa.BinaryArray, *, are_few: 
     if are_few:
         named = pc.is_in(found.take(pa.array(places)), keys).to_numpy(zero_copy_only=False)
     else:
-        # Of all rows: to look each up is cheaper than to copy some.
+        # For all rows: looking each up is cheaper than copying some.
         named = pc.is_in(found, keys).to_numpy(zero_copy_only=False)[places]
     own: Longs = places[named]
     return own
 
 
 def _in_one(several: Sequence[pa.RecordBatch], size: float) -> pa.Table:
-    """Return them as a table. Small ones are copied: each call into Arrow costs by the chunk."""
+    """Return one table; small batches are copied: each call into Arrow costs by the chunk."""
     rows = pa.Table.from_batches(several)
     if size > _COPIED_BYTES:
         return rows
     for place, column in enumerate(rows.schema):
-        # Mostly all are null, and to copy these takes as long as to copy all other columns.
+        # Mostly all are null, and copying nulls takes as long as copying all other columns.
         if pa.types.is_nested(column.type) and rows[place].null_count == len(rows):
             rows = rows.set_column(place, column, pa.nulls(len(rows), column.type))
     return rows.combine_chunks()
 
 
 def _at_most(tables: Iterable[pa.Table], most_bytes: int) -> list[pa.Table] | None:
-    """Return all tables; None if they have more than so many bytes."""
+    """Return all tables; None if they have more than `most_bytes`."""
     found = []
     for table in tables:
         most_bytes -= table.nbytes

@@ -57,8 +57,6 @@ _BIN_LIMITS: Final = np.array([bin_limit_ms(number) for number in range(LAST_BIN
 
 @dataclass(slots=True)
 class Summary:
-    """What a task saw."""
-
     file: str | None = None  # name of the file it wrote; None when there were no rows
     size_bytes: int = 0
     read: int = 0
@@ -71,7 +69,7 @@ class Summary:
     maxima: dict[SourcePartition, int] = field(default_factory=dict)
     # how late rows were, by source partition: rows, late rows, and rows by bin
     lateness: dict[SourcePartition, tuple[int, int, dict[int, int]]] = field(default_factory=dict)
-    skipped: int = 0  # rows that are in no file, since the subscription had acked them
+    skipped: int = 0  # rows that are in no file because the subscription had acked them
     # how many rows each source partition gave, those included, and bytes of them
     counted: dict[SourcePartition, tuple[int, int]] = field(default_factory=dict)
 
@@ -96,7 +94,7 @@ class RunWriter:
     acked: AckedOffsets = field(default_factory=dict)
     # whether tombstones without an event time have that of their record
     dates_tombstones: bool = False
-    # the rows that tombstones must not come out before; None: those of the batch alone
+    # rows that have to come out before tombstones; None: only those of the batch
     held: HeldRows | None = None
     keeps: bool = False  # whether this process keeps the rows in memory, too, as it reads them soon
 
@@ -177,7 +175,7 @@ class RunWriter:
                 yield own.slice(block.start, block.stop - block.start)
 
     def _mark(self, rows: pa.Table, times: Longs, reasons: Any, sizes: Longs) -> None:
-        """Mark the rows that have an event time with the reasons of the late judge."""
+        """Mark the rows with an event time with the reasons of the late judge."""
         is_too_large, is_keyless = np.zeros((2, len(rows)), np.bool_)
         if self.limit is not None:
             is_too_large[not_taken(rows, sizes, self.limit)] = True
@@ -202,7 +200,7 @@ class RunWriter:
             is_open &= ~found
 
     def _disbelief(self, times: Longs, is_disbelieved: Any) -> Any:
-        """Return places in `_REASONS` of why times are not believed."""
+        """Return places in `_REASONS` for times that are not believed."""
         reasons = np.full(len(times), _NO_REASON, np.int8)
         if is_disbelieved.any():
             for reason, first, last in reversed(self.bounds.refusals()):
@@ -210,7 +208,7 @@ class RunWriter:
         return reasons
 
     def _event_times(self, rows: pa.Table) -> tuple[Longs, Any]:
-        """Read event times, and places of reasons in `_REASONS`; with a reason there is no time."""
+        """Read event times, and places of reasons in `_REASONS`; a row with a reason has none."""
         reasons = np.full(len(rows), _NO_REASON, np.int8)
         times, found = read_many(self.event_time, rows)
         slow = np.flatnonzero(~found)
@@ -240,7 +238,6 @@ class RunWriter:
         reasons[is_tombstone] = _NO_REASON
 
     def _look_at(self, summary: Summary, source: SourcePartition, times: Longs) -> None:
-        """Take in the usable event times of rows of one source partition."""
         if not len(times):
             return
         summary.maxima[source] = max(int(times.max()), summary.maxima.get(source, 0))
@@ -258,7 +255,7 @@ class RunWriter:
 
 
 class NewestOfKeys:
-    """The greatest event time of each key among the rows that a task has read so far."""
+    """The greatest event time of each key in the rows that a task has read so far."""
 
     def __init__(self) -> None:
         self._known: dict[SourcePartition, tuple[pa.BinaryArray, Longs]] = {}

@@ -71,8 +71,6 @@ _ROWS_AT_ONCE: Final = 1 << 16
 
 @dataclass(frozen=True, slots=True)
 class Selection:
-    """Rows of files in an order, such as those that a step releases."""
-
     parts: tuple[Part, ...]
     duplicates: tuple[Location, ...] = ()  # files with the places of rows to leave out
     order: tuple[str, ...] = RELEASE_ORDER  # columns they are sorted by, event time first
@@ -86,7 +84,7 @@ class Selection:
     limits: RowLimits = ROW_LIMITS
 
     def batches(self, partition: int, limit: int, rule: TimestampRule) -> Iterator[KafkaBatch]:
-        """Return the records of an output partition, in batches of not more than so many bytes."""
+        """Yield the records of an output partition, in batches of at most `limit` bytes."""
         for some in self.tables(partition, self._columns(rule)):
             yield from self._laid_out(some, limit, rule)
 
@@ -116,7 +114,7 @@ class Selection:
                 yield partition, functools.partial(self._laid_out, rows[own], rule=rule)
 
     def tables(self, partition: int, columns: Sequence[str]) -> Iterator[pa.Table]:
-        """Return the rows of an output partition in their order, some at a time."""
+        """Yield the rows of an output partition in order, some at a time."""
         left_out, unfinished = Places(self.duplicates, self.limits), Roots(self.unfinished)
         for found in self._slices(self._rows(range(partition, partition + 1), columns)):
             rows = unfinished.without(left_out.without(found))
@@ -125,7 +123,7 @@ class Selection:
                 yield rows.select(columns).take(pa.array(order[begin : begin + _ROWS_AT_ONCE]))
 
     def over(self, partitions: int) -> Self:
-        """Return the same rows for a topic of so many partitions: they go as they were placed."""
+        """Return the same rows for a topic of so many partitions; rows keep their partitions."""
         del partitions
         return self
 
@@ -146,7 +144,7 @@ class Selection:
     def _laid_out(
         self, rows: pa.Table, limit: int, rule: TimestampRule, begins: Sequence[int] = (0,)
     ) -> Iterator[KafkaBatch]:
-        """Return the records of rows; at some places another partition begins."""
+        """Yield the records of rows; another partition begins at each of `begins`."""
         added = [] if self.flagged_ms is None else _reason_headers(rows, self.flagged_ms)
         rows, added = self._fitting(rows, added)
         headers = Headers.of(rows["headers"].combine_chunks()).and_(added)
@@ -164,7 +162,7 @@ class Selection:
         return rows, _of_some(added, pa.array(fits))
 
     def _too_large(self, rows: pa.Table) -> list[int]:
-        """Return the places of rows that are too large with what is added."""
+        """Return the places of rows that are too large with the added headers."""
         if self.limit is None:
             return []
         return not_taken(rows, payload_sizes(rows) + MOST_ADDED, self.limit, (bytes(MOST_ADDED),))
@@ -172,7 +170,7 @@ class Selection:
 
 @dataclass(slots=True)
 class _LaidOutOnce:
-    """The records of some partitions with few rows: a call into Arrow costs as much as many."""
+    """Records of partitions with few rows: a call into Arrow costs as much as for many."""
 
     selection: Selection
     rows: pa.Table
@@ -181,14 +179,14 @@ class _LaidOutOnce:
     _found: list[list[KafkaBatch]] | None = None
 
     def batches(self, place: int, limit: int) -> Iterator[KafkaBatch]:
-        """Return the batches of a partition, by its place among them; the limit is the same."""
+        """Yield the batches of a partition, by its place among them; the limit is the same."""
         if self._found is None:
             found: list[list[KafkaBatch]] = [[] for _ in self.begins]
             reached = 0
             for batch in self.selection._laid_out(self.rows, limit, self.rule, self.begins):  # noqa: SLF001 - ours
                 found[bisect_right(self.begins, reached) - 1].append(batch)
                 reached += batch.rows
-            self._found = found  # only once it is whole: a call after an error must not get a part
+            self._found = found  # only once it is whole: after an error no call may get a part
         return iter(self._found[place])
 
 
@@ -197,13 +195,12 @@ class SideSelection(Selection):
     """Rows that a step sends to a side topic, in source order, with headers that say why."""
 
     order: tuple[str, ...] = SOURCE_ORDER
-    limit: RecordLimit  # what the side topic takes of one row
+    limit: RecordLimit  # the side topic's limit on one row
     root: Location  # the checkpoint, where a row that is too large is left whole
     placed: int  # by so many partitions all rows were placed when they were staged
     spread: int | None = None
 
     def over(self, partitions: int) -> Self:
-        """Return the same rows for a topic of so many partitions."""
         return replace(self, spread=None if partitions == self.placed else partitions)
 
     def _rows(self, partitions: range, columns: Sequence[str]) -> RunRows:
@@ -217,7 +214,7 @@ class SideSelection(Selection):
         return (*RUN_ARROW_SCHEMA.names, LAST_RELEASED)
 
     def _fitting(self, rows: pa.Table, added: _Added) -> tuple[pa.Table, _Added]:
-        """Make rows as their topic takes them: too large ones keep the added headers alone."""
+        """Make rows as their topic takes them: too large ones keep only the added headers."""
         too_large = self._too_large(rows)
         if not too_large:
             return rows, added
@@ -236,7 +233,7 @@ class SideSelection(Selection):
 
 
 def _reason_headers(rows: pa.Table, frontier_ms: int) -> _Added:
-    """Return the headers that say why rows are late or bad, from `_WHY`; null for other rows."""
+    """Return headers with the reasons of late and bad rows, from `_WHY`; null for other rows."""
     columns = {name: rows[name].combine_chunks() for name in _WHY}
     reasons, last = columns["reason"], columns[LAST_RELEASED]
     frontier = pa.repeat(pa.scalar(frontier_ms, pa.int64()), len(rows))
@@ -261,6 +258,6 @@ def _reason_headers(rows: pa.Table, frontier_ms: int) -> _Added:
 
 
 def _of_some(added: _Added, are_meant: pa.BooleanArray) -> _Added:
-    """Leave out what is added to other rows."""
+    """Remove the added headers from rows that are not meant."""
     none = pa.scalar(None, pa.string())
     return [(name, pc.if_else(are_meant, column.cast(pa.string()), none)) for name, column in added]

@@ -29,8 +29,6 @@ _BLOCK_BITS: Final = 6
 
 @dataclass(frozen=True, slots=True)
 class TimeSlice:
-    """Rows of some event times."""
-
     first_ms: int  # the smallest event time
     last_ms: int
     size_bytes: int  # about so much
@@ -105,7 +103,7 @@ def counted_sources(
 
 
 def bounds_of(ends: np.ndarray[Any, Any], limit: int, most: int | None = None) -> list[int]:
-    """Return where slices begin, and where the last one ends; each has one element at least."""
+    """Return where slices begin, and where the last one ends; each has at least one element."""
     bounds = [0]
     while (begin := bounds[-1]) < len(ends):
         reached = ends[begin - 1] if begin else 0

@@ -39,8 +39,6 @@ _TURNS: Final = 3
 
 @dataclass(frozen=True, slots=True)
 class BlockWriter:
-    """Writes rows to partitions of a topic."""
-
     kafka: KafkaSettings = field(repr=False)  # how to reach the brokers
     topic: str
     plan: TopicPlan  # what the step's plan says of it
@@ -50,12 +48,11 @@ class BlockWriter:
 
     @classmethod
     def of(cls, kafka: KafkaSettings, topic: str, planned: Planned) -> Self:
-        """Return what writes to a topic as a step's plan says."""
         plan = planned.plan
         return cls(kafka, topic, plan.topics[topic], plan.identity, planned.begun_s)
 
     def write(self, rows: Iterable[Batches], gives_way: GivesWay | None = None) -> dict[int, int]:
-        """Write rows that are not there; how many each partition has, those that were included."""
+        """Write rows that are not there yet; return how many each partition has in all."""
         gives_way = gives_way or GivesWay(bool)
         connections = kept_connections(self.kafka, gives_way.bound)
         try:
@@ -72,7 +69,6 @@ class BlockWriter:
         return await send_block(connections.leaders, rows, limit, self.assignment, heard)
 
     def assignment(self, partition: int) -> Assignment:
-        """Return what the plan says of a partition."""
         return Assignment(
             OutputPartition(self.topic, partition),
             self.identity,
@@ -127,7 +123,7 @@ class _Waiting:
         self._has_room = asyncio.Event()
 
     async def add(self, batch: KafkaBatch, sender: PartitionSender) -> None:
-        """Count a batch that a sender has got, and wait while there are too many."""
+        """Count a batch that a sender has got, and wait while there are too many bytes."""
         self._heard()
         size = len(batch.records)
         self._size += size
@@ -141,7 +137,7 @@ class _Waiting:
             await self._settled_more()
 
     async def until_fewer(self) -> None:
-        """Wait while there are too many: a partition may have one batch only, and be ended."""
+        """Wait while there are too many: a partition with a single batch is ended behind it."""
         while self._size > _MOST_WAITING:
             await self._settled_more()
 
@@ -150,7 +146,6 @@ class _Waiting:
         await self._has_room.wait()
 
     def settled(self, size: int) -> None:
-        """Take note that a batch is settled."""
         self._heard()
         self._size -= size
         self._has_room.set()

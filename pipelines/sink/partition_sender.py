@@ -67,30 +67,28 @@ _LOOKS: Final = 20
 
 @dataclass(frozen=True, slots=True)
 class Assignment:
-    """What the plan of a step says of a partition."""
-
     where: OutputPartition
     identity: Identity  # producer id and epoch of the batches
     first: int  # the sequence of the step's first row
     end: int  # an offset behind which the step's rows are
-    # when the plan was written, epoch seconds, if no attempt before this one can have sent
+    # when the plan was written, epoch seconds, if no earlier attempt can have sent
     # anything; else None: then the leader is asked first
     begun_s: float | None = None
 
 
 @dataclass(slots=True, eq=False)
 class _Batch:
-    """A batch, from the row `begin` of the partition's rows on."""
+    """A batch whose first row is the row `begin` of the partition."""
 
     begin: int
     laid_out: KafkaBatch
     raw: bytes | None = None
-    # the leader's, to be; None while the batch is not on its way
+    # the future of the leader's answer; None while the batch is not on its way
     answer: asyncio.Future[PartitionAnswer] | None = None
 
     @property
     def end(self) -> int:
-        """The row behind its last."""
+        """The row behind its last row."""
         return self.begin + self.laid_out.rows
 
 
@@ -126,22 +124,21 @@ class PartitionSender:
 
     @property
     def waiting(self) -> int:
-        """How many batches are not settled."""
+        """Number of batches that are not settled."""
         return len(self._batches)
 
     def add(self, batch: KafkaBatch) -> None:
-        """Take the next batch."""
         self._batches.append(_Batch(self._rows, batch))
         self._rows += batch.rows
         self._changed.set()
 
     def end(self) -> None:
-        """Take note that no batch follows; there was at least one."""
+        """Note that no batch follows; there was at least one."""
         self._is_ended = True
         self._changed.set()
 
     async def run(self) -> int:
-        """Send all, and return how many rows they are, once the partition has them for good."""
+        """Send all rows; return how many they are, once the partition has them for good."""
         while not (self._is_ended and not self._batches):
             self._changed.clear()
             if not await self._advance():
@@ -154,7 +151,7 @@ class PartitionSender:
         return self._rows
 
     async def _advance(self) -> bool:
-        """Do what can be done now; False when there is something to wait for."""
+        """Do what can be done now; False if there is something to wait for."""
         oldest = self._batches[0] if self._batches else None
         if oldest is not None and oldest.answer is not None and oldest.answer.done():
             await self._take_answer(oldest)
@@ -171,7 +168,7 @@ class PartitionSender:
         return True
 
     def _is_known(self) -> bool:
-        """Whether what this attempt knows of the partition comes from its present leader."""
+        """Whether this attempt knows the partition from its present leader."""
         if self._asked_s is None or (self._clock() - self._asked_s) * 1000 > TRUSTED_MS:
             return False
         connection = self._leaders.connection(self._where)
@@ -179,7 +176,7 @@ class PartitionSender:
             return False
         node, since_s = connection
         if self._asked_of is None:
-            # Nothing of the step was out anywhere; from here on it is this leader that is known.
+            # No partition had rows of the step; from here on this is the known leader.
             self._asked_of = node
         return since_s <= self._asked_s and self._asked_of == node
 
@@ -202,7 +199,7 @@ class PartitionSender:
                 f"{self._where} has lost rows that it had acknowledged: all rows are sent again"
             )
         if first.begin < self._position:
-            # An attempt before this one has cut the rows otherwise.
+            # An earlier attempt has cut the rows differently.
             rest = first.laid_out.behind(self._position - first.begin)
             self._batches[0] = _Batch(self._position, rest)
 
@@ -256,7 +253,7 @@ class PartitionSender:
         await self._begin_anew(meaning.name)
 
     async def _begin_anew(self, why: str) -> None:
-        """Drop what is in flight, and ask the present leader how far it has got."""
+        """Drop what is in flight, and ask the present leader how many rows it has."""
         await self._drop_flight()
         self._asked_s = None
         await self._attempts.pause(SendUnansweredError(f"{self._where}: {why}"))
@@ -269,7 +266,6 @@ class PartitionSender:
             one.answer = None
 
     async def _ask(self) -> None:
-        """Learn how many of the rows are there."""
         plan, where = self._plan, self._where
         self._is_pipelined = False
         try:
@@ -283,7 +279,7 @@ class PartitionSender:
             if rows != 0:
                 rows = await self._rows_seen(rows)
         except LostRowsError as error:
-            # A leader that was deposed, and does not know it yet, may say so, too.
+            # A deposed leader that does not know it yet may say so, too.
             self._looks += 1
             if self._looks > _LOOKS:
                 raise
@@ -307,7 +303,7 @@ class PartitionSender:
             last = await self._leaders.last_sequence_in_log(self._where, plan.identity, plan.end)
         except LogRangeError as error:
             if appended is not None:
-                # Rows of the step were deleted, and only what is replicated can be.
+                # Rows of the step were deleted, and only replicated rows can be deleted.
                 return appended
             raise OutputMismatchError(
                 f"{error}, where the step began, and the brokers have forgotten who wrote there "

@@ -25,7 +25,7 @@ _RAISED: Final = re.compile("(OutputMismatch|LostRows|Fenced)Error: (.*)", re.DO
 
 @contextlib.contextmanager
 def errors_of_sending(workers: Workers, step: int, topics: Iterable[str]) -> Iterator[None]:
-    """Return what a block or its tasks failed of, as an error that says what was to be written."""
+    """Turn an error of a block or its tasks into one that says what was to be written."""
     try:
         yield
     except (OutputMismatchError, StopRequestedError):

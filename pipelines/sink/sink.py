@@ -38,8 +38,6 @@ _ANY_TIMESTAMPS: Final = TopicTimestamps(are_kept=True, oldest_ms=None)
 
 @dataclass(frozen=True, slots=True)
 class OutputTopic:
-    """A topic to write to."""
-
     name: str
     partitions: int
     timestamps: TopicTimestamps = _ANY_TIMESTAMPS  # what it does with the timestamps of records
@@ -47,8 +45,6 @@ class OutputTopic:
 
 @dataclass(frozen=True, slots=True)
 class Outputs:
-    """Topics that a job writes to."""
-
     released: OutputTopic
     late: OutputTopic
     quarantine: OutputTopic
@@ -56,8 +52,6 @@ class Outputs:
 
 @dataclass(frozen=True, slots=True)
 class Outgoing:
-    """Rows for a topic."""
-
     rows: Selection  # the rows, as tasks will find them in files, in their order
     topic: OutputTopic
     timestamps: OutputTimestamp = OutputTimestamp.NOW  # what the records' timestamps are taken from
@@ -67,8 +61,6 @@ class Outgoing:
 
 
 class TopicSink:
-    """Writes rows to topics."""
-
     def __init__(
         self,
         workers: Workers,
@@ -99,7 +91,7 @@ class TopicSink:
         done: StepDone,
         takes_over: bool = False,
     ) -> None:
-        """Compare what the topics hold with the checkpoint, before anything is written."""
+        """Compare the topics with the checkpoint before anything is written."""
         partitions = {topic.name: topic.partitions for topic in topics}
         sent = None if done.sent is None else SequenceEnds.from_document(done.sent)
         self._plans.open(
@@ -118,7 +110,7 @@ class TopicSink:
         topics = {out.topic.name: out.topic.partitions for out in outgoing}
         planned = self._plans.of_step(step, topics)
         begun_s = planned.begun_s
-        # A topic may have got more partitions since: where the step's rows go stays as planned.
+        # A topic may have more partitions now: the step's rows go where they were planned to.
         counts_of = [len(planned.plan.topics[out.topic.name].firsts) for out in outgoing]
         is_here = _are_small(outgoing)
 
@@ -143,7 +135,7 @@ class TopicSink:
                 written = self._here(sends) if is_here else self._by_tasks(sends, topics)
             return [*zip(sends, written, strict=True)]
 
-        # What an earlier attempt has written is left out, and counted, as in a step repeated.
+        # Rows that an earlier attempt has written are counted but not sent, as in a repeated step.
         found = self._outages.outlast(attempt, _passes)
         counts = [0] * len(outgoing)
         rows: dict[OutputPartition, int] = {}
@@ -163,7 +155,7 @@ class TopicSink:
             return self._workers.run(sends)
 
     def _waits_in_vain(self, topics: Mapping[str, int]) -> bool:
-        """Whether the job is to stop, and a leader of its topics does not answer."""
+        """Whether the job is to stop while a leader of its topics does not answer."""
         if not self._outages.is_over:
             return False
         gives_way = GivesWay(lambda: True)
@@ -180,7 +172,6 @@ class TopicSink:
 def timestamp_rule(
     settings: ReorderSettings, out: Outgoing, now_ms: int, clock_ms: int
 ) -> TimestampRule:
-    """Return what timestamps the records of a step have."""
     topic = out.topic.timestamps
     if topic.newest_ms is not None:
         now_ms = min(now_ms, clock_ms + topic.newest_ms)
@@ -205,12 +196,11 @@ class _Send:
     rule: TimestampRule
 
     def __call__(self, gives_way: GivesWay | None = None) -> dict[int, int]:
-        """Send them; how many each partition has."""
         return self.writer.write(self.rows.each(self.partitions, self.rule), gives_way)
 
 
 def _are_small(outgoing: Sequence[Outgoing]) -> bool:
-    """Whether there is so little that the driver sends it itself."""
+    """Whether the rows are so few that the driver sends them itself."""
     reads = [out.reads for out in outgoing]
     return None not in reads and is_small(sum(one or 0 for one in reads))
 

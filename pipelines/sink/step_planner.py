@@ -60,7 +60,7 @@ class Documents(Protocol):
 
     @property
     def root(self) -> str:
-        """Where it is."""
+        """Location of the folder."""
 
     def read_document(
         self, name: str, meaning: Callable[[dict[str, Any]], _Found]
@@ -76,16 +76,12 @@ class Documents(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Planned:
-    """A plan, and what is known of it."""
-
     plan: StepPlan
     # when it was written, epoch seconds, if nothing of the step can be out; else None
     begun_s: float | None
 
 
 class StepPlanner:
-    """The plans of a job's steps."""
-
     def __init__(
         self,
         kafka: KafkaSettings,
@@ -115,7 +111,7 @@ class StepPlanner:
         sent: SequenceEnds | None,
         takes_over: bool = False,
     ) -> None:
-        """Compare what the topics hold with the checkpoint, before anything is written."""
+        """Compare the topics with the checkpoint before anything is written."""
         self._where = where = partitions_of(topics)
         self._takes_over = takes_over
         self._asked(lambda connections: self._open(connections, topics))
@@ -134,7 +130,7 @@ class StepPlanner:
         if plan is None:
             plan = self._asked(lambda connections: self._new_plan(connections, step, topics))
             self._documents.write_document(_name(step), plan.to_document())
-            # A driver that slept may find no plan since another's was deleted, steps ago.
+            # A driver that slept may find no plan because another driver deleted it, steps ago.
             self._documents.check_owner()
             begun_s, self._planned = time.time(), plan
         for topic, partitions in topics.items():
@@ -149,7 +145,6 @@ class StepPlanner:
         return Planned(plan, begun_s)
 
     def written(self, step: int, rows: Mapping[OutputPartition, int]) -> None:
-        """Take note of a step that is written."""
         plan, before = self._plan_of(step), self.sent
         assert plan is not None
         topics = {} if before is None else dict(before.topics)
@@ -163,7 +158,7 @@ class StepPlanner:
             topics[topic] = planned.topic_id, sequences
         sent = SequenceEnds(plan.cluster, plan.identity, topics)
         if step == self._begun:
-            # Tasks have seen the partitions that they wrote to, and nobody the others.
+            # Tasks have seen the partitions that they wrote to. Nobody has seen the others.
             self._asked(lambda connections: self._check_held(connections, self._where, sent))
         self.sent = sent
 
@@ -206,7 +201,7 @@ class StepPlanner:
         where: Collection[OutputPartition],
         plan: StepPlan | None,
     ) -> None:
-        """Compare what partitions hold with the plan of an unfinished step, and the done mark."""
+        """Compare partitions with the plan of an unfinished step, and with the done mark."""
         sent = self.sent
         known = {} if sent is None else sent.topics
         written = {} if plan is None else plan.topics
@@ -217,7 +212,7 @@ class StepPlanner:
             self._check_id(topic, topic_id)
         for topic, planned in written.items():
             self._check_id(topic, planned.topic_id)
-        # Where the unfinished step writes, it is seen once it is written.
+        # Partitions of the unfinished step are seen once it is written.
         await self._check_held(connections, where, sent, lambda one: one.topic not in written)
 
     async def _check_held(
@@ -227,7 +222,7 @@ class StepPlanner:
         sent: SequenceEnds | None,
         is_meant: Callable[[OutputPartition], bool] = lambda _: True,
     ) -> None:
-        """Check that partitions may be read, and hold the rows of the done mark and no others."""
+        """Check that partitions may be read, and hold exactly the rows of the done mark."""
         assert self._identity is not None
         wrote = self._identity if sent is None else sent.identity
         ask = functools.partial(connections.leaders.states, producer_id=wrote.producer_id)
@@ -243,7 +238,7 @@ class StepPlanner:
         assert self._identity is not None
         where = partitions_of(topics)
         ends = await _of_all(connections, where, connections.leaders.ends)
-        # Behind the question where they end: what is answered of a topic made anew is not taken.
+        # After asking where they end: an answer about a recreated topic must not count.
         await self._refresh(connections, topics)
         sent, planned = self.sent, {}
         is_ours = sent is not None and sent.identity == self._identity
@@ -258,7 +253,7 @@ class StepPlanner:
         return StepPlan(step, connections.wire.cluster_id, self._identity, planned)
 
     async def _refresh(self, connections: Connections, topics: Collection[str]) -> None:
-        """Ask for leaders and ids; a topic must be the one it was."""
+        """Ask for leaders and ids; each topic must be the same one as before."""
         if not await connections.leaders.refresh(topics):
             raise RetriableError("no broker answers a metadata request")
         for topic in topics:
@@ -285,7 +280,7 @@ class StepPlanner:
             )
 
     def _asked(self, ask: Callable[[Connections], Any]) -> Any:
-        """Return what brokers answer; wait while they do not."""
+        """Return the brokers' answer; wait while they do not answer."""
 
         def run() -> Any:
             bound = GivesWay(lambda: self._outages.is_over).bound
@@ -304,7 +299,7 @@ async def _of_all(
     where: Collection[OutputPartition],
     ask: Callable[[Collection[OutputPartition]], Awaitable[Mapping[OutputPartition, _Found]]],
 ) -> dict[OutputPartition, _Found]:
-    """Ask leaders until there is an answer for each partition."""
+    """Ask leaders until each partition has an answer."""
     found: dict[OutputPartition, _Found] = {}
     attempts = _RETRY.attempts()
     while missing := [one for one in where if one not in found]:
@@ -317,12 +312,11 @@ async def _of_all(
 
 
 def partitions_of(topics: Mapping[str, int]) -> list[OutputPartition]:
-    """Return the partitions of topics that have so many."""
     return [OutputPartition(name, one) for name, count in topics.items() for one in range(count)]
 
 
 def job_of(document: Mapping[str, Any]) -> tuple[str, str | None]:
-    """Return name of the job and id of the cluster, as they stand in a document."""
+    """Return the name of the job and the id of the cluster from a document."""
     check_format(document, _FORMAT)
     return str(document["app"]), document["cluster"]
 

@@ -35,8 +35,6 @@ OLDER_COPY: Final = (
 
 @dataclass(frozen=True, slots=True)
 class TopicPlan:
-    """What a step may write to a topic."""
-
     topic_id: str | None  # the brokers' id of the topic, hexadecimal; None where they give none
     firsts: tuple[int, ...]  # of each partition the sequence of the step's first row
     # of each partition an offset behind which the step's rows are, all of them
@@ -46,7 +44,7 @@ class TopicPlan:
 
 @dataclass(frozen=True, slots=True)
 class StepPlan:
-    """Where the rows of a step go, and under which sequences."""
+    """Where the rows of a step go, and with which sequences."""
 
     step: int
     cluster: str | None
@@ -90,10 +88,10 @@ class StepPlan:
 
 @dataclass(frozen=True, slots=True)
 class SequenceEnds:
-    """How far sequences have got, as a done mark says it."""
+    """How far sequences have got, according to a done mark."""
 
     cluster: str | None
-    identity: Identity  # the producer id and epoch that has written last
+    identity: Identity  # the producer id and epoch that wrote last
     # of each topic its id, and of each partition the sequence that comes next; 0 where the identity
     # has written nothing
     topics: Mapping[str, tuple[str | None, tuple[int, ...]]]
@@ -119,7 +117,7 @@ class SequenceEnds:
 
 
 def rows_there(where: OutputPartition, told: Told, identity: Identity, first: int) -> int | None:
-    """Return how many of a step's rows a partition's leader has; None where the log has to tell."""
+    """Return how many of a step's rows a partition's leader has; None if the log has to tell."""
     if told is Untold.NOT_ALLOWED:
         raise not_allowed(where)
     if not isinstance(told, ProducerState):
@@ -137,7 +135,7 @@ def rows_there(where: OutputPartition, told: Told, identity: Identity, first: in
 
 
 def rows_until(where: OutputPartition, last: int, first: int) -> int:
-    """Return how many of a step's rows there are, by the last sequence that a partition has."""
+    """Return how many of a step's rows are there, by the last sequence of a partition."""
     rows = (last + 1 - first) & MAX_SEQUENCE
     if rows > MAX_SEQUENCE // 2:
         raise lost(where, MAX_SEQUENCE + 1 - rows)
@@ -145,9 +143,9 @@ def rows_until(where: OutputPartition, last: int, first: int) -> int:
 
 
 def check_held(where: OutputPartition, told: Told, sent: SequenceEnds | None) -> None:
-    """Check that a partition holds what a done mark says, and nothing more."""
+    """Check that a partition holds exactly the rows of a done mark."""
     if sent is None:
-        # It finds nothing of its name's producer id.
+        # The leader knows nothing of the producer id.
         is_ahead = isinstance(told, ProducerState)
     else:
         _topic_id, sequences = sent.topics.get(where.topic, (None, ()))
@@ -162,7 +160,7 @@ def check_held(where: OutputPartition, told: Told, sent: SequenceEnds | None) ->
 
 
 def rows_ahead(told: Told, identity: Identity, following: int) -> bool:
-    """Return whether a partition has rows that the checkpoint knows nothing of."""
+    """Return whether a partition has rows that the checkpoint does not know."""
     if not isinstance(told, ProducerState):
         return False
     if told.epoch != identity.epoch:
@@ -193,7 +191,7 @@ def not_allowed(where: OutputPartition) -> OutputMismatchError:
 
 
 def lost(where: OutputPartition, rows: object) -> LostRowsError:
-    """Return the error for a partition that lacks rows which were done."""
+    """Return the error for a partition that lacks rows of a done step."""
     return LostRowsError(
         f"{where} lacks rows that its brokers had acknowledged, in steps that are done ({rows} "
         "of them): they have lost part of their log (an unclean election, a restored disk). "

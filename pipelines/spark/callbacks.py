@@ -21,10 +21,9 @@ _forgotten: Final[set[str]] = set()
 
 
 class _Forgotten(logging.Filter):
-    """Drops py4j's warning when Java's collector finds what was forgotten here before."""
+    """Drops py4j's warning when Java's collector finds an object that Python has forgotten."""
 
     def filter(self, record: logging.LogRecord) -> bool:
-        """See `logging.Filter`."""
         name = record.getMessage().rpartition(" ")[2]
         if name not in _forgotten:
             return True
@@ -36,12 +35,12 @@ _FILTER: Final = _Forgotten()
 
 
 def calling_connection(spark: SparkSession) -> Any:
-    """Return the connection that Java calls by; to be asked for in the call."""
+    """Return the connection of Java's calls; ask for it in such a call."""
     return _gateway(spark)._gateway_client.get_thread_connection()  # noqa: SLF001 - py4j's own call
 
 
 def forget(spark: SparkSession, function: Any, connection: Any) -> None:
-    """Let go of a function that `foreachBatch` was given; its query is over."""
+    """Forget a function of `foreachBatch` whose query is over."""
     logging.getLogger("py4j.java_gateway").addFilter(_FILTER)
     pool = _gateway(spark).gateway_property.pool
     with pool.lock:

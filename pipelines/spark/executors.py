@@ -31,14 +31,14 @@ _GIVEN_UP_AFTER_S: Final = 2.0
 
 
 class Finding(NamedTuple):
-    """What follows from a look: a line for the log, and whether work that waits is given up."""
+    """Result of a look: a line for the log, and whether waiting work is given up."""
 
     line: str | None = None
     gives_up: bool = False
 
 
 class Shortage:
-    """For how long a job has had no executor, and what follows from that."""
+    """How long a job has had no executor, and what follows from that."""
 
     def __init__(self, asked: str) -> None:
         self._asked = asked
@@ -48,7 +48,6 @@ class Shortage:
         self._is_told = False
 
     def look(self, now_s: float, *, is_short: bool, is_stopping: bool) -> Finding:
-        """Take in what was found."""
         if not is_short:
             since_s, is_told = self._since_s, self._is_told
             self._since_s, self._stopping_since_s, self._is_told = None, None, False
@@ -68,7 +67,6 @@ class Shortage:
 
 
 def asked_of(settings: Mapping[str, str]) -> str:
-    """Return what an application asks its cluster for, in words."""
     cores = settings.get("spark.executor.cores")
     asked = settings.get("spark.cores.max")
     if asked is None and (executors := settings.get("spark.executor.instances")) is not None:
@@ -95,7 +93,7 @@ def watched_executors(
     def watch() -> None:
         context: Any = spark.sparkContext
         shortage = Shortage(asked_of(dict(context.getConf().getAll())))
-        # Whatever this thread meets, the job meets too, and that is told.
+        # The job meets any error of this thread too, and reports it.
         with contextlib.suppress(Exception):
             while not ended.wait(_LOOKS_EACH_S):
                 verdict = shortage.look(
@@ -121,7 +119,7 @@ def watched_executors(
 
 
 def _is_short(context: Any) -> bool:
-    """Tell whether there is no executor, and whether one is waited for."""
+    """Tell whether there is no executor while one is waited for."""
     if context._jsc.sc().getExecutorMemoryStatus().size() > 1:  # noqa: SLF001 - the driver is one
         return False
     is_dynamic = context.getConf().get("spark.dynamicAllocation.enabled", "false") == "true"

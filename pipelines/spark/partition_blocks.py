@@ -24,7 +24,7 @@ that has more rows than others."""
 
 
 def blocks_of(partitions: int, cores: int) -> list[range]:
-    """Return the blocks that tasks work at: a few for each core, and at least a partition each."""
+    """Return the blocks for tasks: a few for each core, with at least one partition each."""
     size = 1
     while -(-partitions // (2 * size)) >= _TASKS_A_CORE * cores:
         size *= 2
@@ -32,13 +32,13 @@ def blocks_of(partitions: int, cores: int) -> list[range]:
 
 
 def halves(block: range) -> tuple[range, range]:
-    """Cut a block of more than one partition."""
+    """Cut a block of more than one partition in two."""
     half = 1 << (len(block) - 1).bit_length() - 1
     return block[:half], block[half:]
 
 
 def stretches(numbers: Ints) -> Iterator[tuple[int, slice]]:
-    """Return where the same number stands, one beside the other, and the number."""
+    """Yield each number with the stretch in which it stands side by side."""
     bounds = [0, *(np.flatnonzero(np.diff(numbers)) + 1).tolist(), len(numbers)]
     for begin, end in itertools.pairwise(bounds):
         if begin < end:
@@ -46,7 +46,7 @@ def stretches(numbers: Ints) -> Iterator[tuple[int, slice]]:
 
 
 def packed(outputs: Ints, sizes: Ints, most_rows: int, most_bytes: int) -> Iterator[slice]:
-    """Cut rows into blocks of not more than so many rows and bytes, or of one partition."""
+    """Cut rows into blocks of at most so many rows and bytes, or of one partition."""
     reached = np.concatenate(([0], np.cumsum(sizes)))
     waiting = [(0, _ALL, 0, len(outputs))]
     while waiting:

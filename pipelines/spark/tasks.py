@@ -99,37 +99,31 @@ def errors_in_utf8() -> Iterator[None]:
 
 
 def parallelism(spark: SparkSession) -> int:
-    """Return how many tasks run at once."""
     return spark.sparkContext.defaultParallelism
 
 
 class SparkWorkers:
-    """The tasks of a session; see `Workers`."""
-
     def __init__(self, spark: SparkSession) -> None:
         self._spark = spark
 
     @property
     def parallelism(self) -> int:
-        """See `Workers`."""
         return parallelism(self._spark)
 
     @property
     def master(self) -> str:
-        """See `Workers`."""
         return str(self._spark.sparkContext.master)
 
     def run(
         self, tasks: Sequence[Callable[[], T]], *, retries: bool = True, title: str | None = None
     ) -> list[T]:
-        """See `Workers`."""
         del retries  # `spark.task.maxFailures` is the session's
         with contextlib.nullcontext() if title is None else self._titled(title):
             return each_partition(self._spark, lambda number: tasks[number](), len(tasks))
 
     @contextlib.contextmanager
     def _titled(self, title: str) -> Iterator[None]:
-        """While the block runs, have Spark's pages show a title beside the jobs of this thread."""
+        """While the block runs, show a title beside this thread's jobs on Spark's pages."""
         context = self._spark.sparkContext
         before: Any = context.getLocalProperty(_DESCRIPTION)
         context.setLocalProperty(_DESCRIPTION, title)
@@ -139,11 +133,9 @@ class SparkWorkers:
             context.setLocalProperty(_DESCRIPTION, before)
 
     def reason_of(self, error: Exception) -> str | None:
-        """See `Workers`."""
         return reason_of(error) if isinstance(error, PySparkException | Py4JJavaError) else None
 
     def is_death(self, error: Exception) -> bool:
-        """See `Workers`."""
         said = str(error)
         with contextlib.suppress(AttributeError):
             said += str(error.java_exception)  # type: ignore[attr-defined]
@@ -151,19 +143,17 @@ class SparkWorkers:
 
     @contextlib.contextmanager
     def beside_reading(self) -> Iterator[None]:
-        """See `Workers`."""
         self._spark.sparkContext.setLocalProperty(_POOL, "bolts")
         try:
             yield
         finally:
-            # Its annotation does not say so, but None takes a property away.
+            # The annotation does not say so, but None removes a property.
             self._spark.sparkContext.setLocalProperty(_POOL, None)  # type: ignore[arg-type]
 
     @contextlib.contextmanager
     def ended_at(
         self, is_stopping: Callable[[], bool], grace_s: float = _GRACE_S
     ) -> Iterator[None]:
-        """See `Workers`."""
         context, tag = self._spark.sparkContext, f"once-{uuid4().hex}"
         is_cancelled = threading.Event()
 
@@ -199,13 +189,13 @@ def start_python(spark: SparkSession) -> threading.Thread | None:
 
 
 def _run_task(spark: SparkSession) -> None:
-    # It only saves time: whatever it meets, a real task meets too, and that is told.
+    # It only saves time: a real task meets any error of it too, and the job reports that.
     with contextlib.suppress(Exception):
         each_partition(spark, lambda _: None, _FIRST_TASKS)
 
 
 def reason_of(error: Exception) -> str:
-    """Return what Spark or a task failed of, whole, without the stacks around it."""
+    """Return why Spark or a task failed, whole, without the stacks around it."""
     said = "\n".join(_messages(error))
     reason = _raised(said)
     if reason is None:
@@ -227,7 +217,7 @@ def reason_of(error: Exception) -> str:
 
 
 def _messages(error: Any) -> Iterator[str]:
-    """Yield the messages of an error of Spark's and of its causes, from the outermost on."""
+    """Yield the messages of a Spark error and of its causes, from the outermost on."""
     java = getattr(error, "java_exception", None)
     yield str(error) if java is None else str(java.toString())
     while java is not None and (java := java.getCause()) is not None:
@@ -237,7 +227,7 @@ def _messages(error: Any) -> Iterator[str]:
 
 
 def _raised(said: str) -> str | None:
-    """Return what Python raised at the end of the last traceback in a text; None without any."""
+    """Return what Python raised, from the last traceback in a text; None without one."""
     tracebacks = [*_TRACEBACK.finditer(said)]
     if not tracebacks:
         return None
@@ -249,7 +239,7 @@ def _raised(said: str) -> str | None:
 
 
 def _searched_first(said: str) -> list[str]:
-    """Return where a task's Python looks for modules before it looks for its own."""
+    """Return where a task's Python looks for modules before its own folders."""
     context = SparkContext._active_spark_context  # noqa: SLF001 - nothing else tells of it
     is_safe = context is not None and context.environment.get(SAFE_PATH)
     shipped = [] if context is None else [SparkFiles.getRootDirectory()]
@@ -262,7 +252,7 @@ def _module_name(path: Path) -> str:
 
 
 def text_of(error: Any) -> str:
-    """Return the messages, stack traces and causes of an error of Spark's."""
+    """Return the messages, stack traces and causes of a Spark error."""
     parts: list[str] = []
     while error is not None:
         parts += [str(error), str(getattr(error, "_stackTrace", None) or "")]

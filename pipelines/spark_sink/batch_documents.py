@@ -21,8 +21,6 @@ _BATCH_FORMAT: Final = 1
 
 @dataclass(frozen=True, slots=True)
 class StagedFile:
-    """A file of staged rows."""
-
     name: str  # its name in the folder of its batch
     size_bytes: int
     # its row groups. All rows of a partition are in one file, in their order
@@ -31,7 +29,7 @@ class StagedFile:
 
 @dataclass(frozen=True, slots=True)
 class StagedBatch:
-    """What a document in `staged/` says: from then on Spark's rows of the batch count no more."""
+    """A document in `staged/`: once it is there, Spark's rows of the batch do not count."""
 
     step: int  # its number in the sink's checkpoint
     source: BatchSource
@@ -41,7 +39,7 @@ class StagedBatch:
 
     @property
     def rows(self) -> Mapping[int, int]:
-        """How many rows each partition has that has any."""
+        """Number of rows of each partition that has any."""
         found: Counter[int] = Counter()
         for file in self.files:
             for group in file.groups:
@@ -50,7 +48,6 @@ class StagedBatch:
 
     @property
     def size_bytes(self) -> int:
-        """How large its files are."""
         return sum(file.size_bytes for file in self.files)
 
     def to_document(self) -> dict[str, Any]:
@@ -82,7 +79,7 @@ class StagedBatch:
 
 @dataclass(frozen=True, slots=True)
 class BatchDone:
-    """What a document in `done/` says."""
+    """A document in `done/`."""
 
     step: int
     rows: int  # how many rows it has written

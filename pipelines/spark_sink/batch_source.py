@@ -16,8 +16,6 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class StreamBatch:
-    """A batch of a streaming query."""
-
     query: str  # the query's id, which its own checkpoint keeps
     batch_id: int
     # names what Spark has planned to read in it; None where that is not known

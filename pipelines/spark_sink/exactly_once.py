@@ -99,11 +99,11 @@ class ExactlyOnceKafka:
         self._written: tuple[str, int] | None = None
 
     def __call__(self, rows: DataFrame, batch_id: int) -> None:
-        """Write a batch, as `foreachBatch` gives it; one that is written is left alone."""
+        """Write a batch of `foreachBatch`; skip one that is written already."""
         spark = _session_of(rows)
         with self._lock, self._at_work(spark) as steps:
             batch = stream_batch(spark, batch_id)
-            # A run of a query gives a batch once, so this is not the batch again but more of it.
+            # A run of a query gives a batch once, so these are more rows of it and not a repeat.
             if batch.run is not None and self._written == (batch.run, batch_id):
                 raise WrongBatchError(
                     f"{batch} was given to this sink already: it takes one DataFrame a batch. "
@@ -157,7 +157,7 @@ class ExactlyOnceKafka:
 
     @contextlib.contextmanager
     def _at_work(self, spark: SparkSession) -> Iterator[SinkSteps]:
-        """Give what writes, once it has finished all that was begun."""
+        """Yield what writes, once it has finished all that was begun."""
         if self._steps is None:
             folder = SinkFolder(open_storage(spark, self._checkpoint))
             app = folder.claim(self._topic, self._app)

@@ -43,7 +43,6 @@ _TYPES: Final = {
 
 
 def columns_in_order(order_by: OrderBy) -> tuple[str | Column, ...]:
-    """Return what rows are sorted by."""
     several = [order_by] if isinstance(order_by, str | Column) else [*order_by]
     for one in several:
         if not isinstance(one, str | Column):
@@ -104,7 +103,7 @@ def rows_in_order(rows: DataFrame, partitions: int, order_by: Sequence[str | Col
 
 
 def _partition(has: set[str], partitions: int) -> Column:
-    """Return the partition of a row: as it says, else by key, else by value."""
+    """Return the partition of a row: the row's own, else by key, else by value."""
     spread = F.crc32(F.col("value").cast("binary")) % F.lit(partitions)
     choices = [F.coalesce(spread, F.lit(0)).cast("int")]
     if "key" in has:

@@ -24,7 +24,7 @@ _FILES: Final = re.compile(r'\{"logOffset":(\d+)\}')
 
 
 def stream_batch(spark: SparkSession, batch_id: int) -> StreamBatch:
-    """Return which batch of which query this is; to be called in `foreachBatch`."""
+    """Return the query and the batch; call it in `foreachBatch`."""
     query = spark.sparkContext.getLocalProperty(_QUERY_ID)
     if query is None:
         raise WrongBatchError(
@@ -37,7 +37,7 @@ def stream_batch(spark: SparkSession, batch_id: int) -> StreamBatch:
 
 
 def _plan_and_run(spark: SparkSession, query: str, batch_id: int) -> tuple[str | None, str | None]:
-    """Name what Spark has planned to read in a batch, and the run; None where it does not say."""
+    """Return names for Spark's plan of a batch and for the run; None if Spark does not say."""
     run = None
     jvm: Any = spark.sparkContext._jvm  # noqa: SLF001 - Spark offers no other way to its plans
     java_session: Any = spark._jsparkSession  # noqa: SLF001

@@ -30,14 +30,12 @@ _ROWS: Final = "rows"
 
 
 class SinkFolder(StepFolder[StagedBatch, BatchDone]):
-    """The folder, and what stands in it."""
-
     _LOG = "staged"
     _BY_STEP = ("staged", "plans", "done")
     _PUT_BACK = "Put it back whole, from its newest copy"
 
     def claim(self, topic: str, app: str | None) -> str:
-        """Make the folder a topic's sink's, or check that it is; then take it over."""
+        """Make the folder the sink of a topic, or check that it is; then take it over."""
         found = self._made_by(
             {
                 "format": _FOLDER_FORMAT,
@@ -66,7 +64,7 @@ class SinkFolder(StepFolder[StagedBatch, BatchDone]):
         return str(found["app"])
 
     def latest(self) -> tuple[StagedBatch | None, BatchDone]:
-        """Return the newest batch that is staged, and the newest that is done."""
+        """Return the newest staged batch, and the newest done one."""
         staged, done = self._newest_steps(
             StagedBatch.from_document, BatchDone.from_document, NOTHING_DONE
         )
@@ -75,7 +73,6 @@ class SinkFolder(StepFolder[StagedBatch, BatchDone]):
         return staged, done
 
     def check_rows(self, staged: StagedBatch) -> None:
-        """Check that all files of a staged batch are there."""
         folder = f"{_ROWS}/{staged.folder}"
         if gone := self._gone(folder, [file.name for file in staged.files]):
             raise CheckpointError(
@@ -84,13 +81,13 @@ class SinkFolder(StepFolder[StagedBatch, BatchDone]):
             )
 
     def write_entry(self, entry: StagedBatch) -> None:
-        """Write which rows a batch has, once these outlast a power cut."""
+        """Write which rows a batch has, once the rows outlast a power cut."""
         self._storage.sync(f"{_ROWS}/{entry.folder}")
         self._write_step("staged", entry)
         self._sweeper.keep(entry.step, {_ROWS: {entry.folder}})
 
     def step_of(self, batch: NamedBatch) -> int | None:
-        """Return the step in which a DataFrame was written; None if the name is new."""
+        """Return the step that wrote a DataFrame; None if the name is new."""
         found = self.read_document(_name_document(batch), lambda one: (one["name"], one["step"]))
         return None if found is None else int(found[1])
 
@@ -101,7 +98,7 @@ class SinkFolder(StepFolder[StagedBatch, BatchDone]):
             self.write_document(_name_document(staged.source), document)
 
     def write_done(self, done: BatchDone) -> None:
-        """Mark a batch as done, forget one that is long over, and let go of the rows."""
+        """Mark a batch as done, forget one that is long over, and drop the rows."""
         super().write_done(done)
         self._sweeper.keep(done.step, {_ROWS: ()})
 

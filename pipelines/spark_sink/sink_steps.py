@@ -49,7 +49,7 @@ _AHEAD_MS: Final = 30 * 60_000
 
 
 class SinkSteps:
-    """The steps of a checkpoint. What this process knows of them it looks up after each failure."""
+    """The steps of a checkpoint; after each failure this process reads their state again."""
 
     def __init__(self, kafka: KafkaSettings, topic: str, app: str, folder: SinkFolder) -> None:
         self._kafka = kafka
@@ -63,12 +63,11 @@ class SinkSteps:
 
     @property
     def root(self) -> str:
-        """The checkpoint as a URI."""
         return self._folder.root
 
     @property
     def newest(self) -> BatchSource | None:
-        """The newest batch that was staged; None before the first."""
+        """The newest staged batch; None before the first."""
         entry = self._log.entry
         return None if entry is None else entry.source
 
@@ -83,16 +82,15 @@ class SinkSteps:
         return self._known
 
     def is_written(self, batch: NamedBatch) -> bool:
-        """Tell whether a DataFrame of this name was written, or is about to be."""
+        """Tell whether a DataFrame of this name is written, or is about to be."""
         return self._folder.step_of(batch) is not None
 
     def close(self) -> None:
-        """Let go of the checkpoint."""
         self._folder.close()
 
     @contextlib.contextmanager
     def at_work(self, spark: SparkSession) -> Iterator[None]:
-        """Run a block that writes, once all is finished that was begun."""
+        """Finish all that was begun, and run a block that writes."""
         self.resumed = None
         with self._folder.while_owned():
             self._folder.check_owner()
@@ -105,13 +103,13 @@ class SinkSteps:
                 raise
 
     def write(self, rows: DataFrame, batch: BatchSource, order_by: Sequence[str | Column]) -> int:
-        """Write a batch that was never staged; how many rows it has."""
+        """Write a batch that was never staged; return how many rows it has."""
         self._log.write(self._staged(rows, batch, order_by))
         self._finish(rows.sparkSession, self._log)
         return self.rows_done
 
     def _recovered(self, spark: SparkSession) -> LogEnd[StagedBatch, BatchDone]:
-        """Read how far the checkpoint has got, compare the topic with it, finish what was begun."""
+        """Read the checkpoint's state, compare the topic with it, and finish what was begun."""
         self._floor_ms = self._newest_floor_ms()
         log = LogEnd(self._folder)
         entry, done = log.entry, log.done
@@ -172,7 +170,6 @@ class SinkSteps:
         return now_ms - behind_ms, now_ms + ahead_ms
 
     def _finish(self, spark: SparkSession, log: LogEnd[StagedBatch, BatchDone]) -> None:
-        """Send the batch that is staged, and mark it as done."""
         staged = log.entry
         assert staged is not None
         rows = staged.rows
@@ -223,7 +220,7 @@ def _files_of(summaries: Sequence[StagedTask], batch: BatchSource) -> tuple[Stag
     files = tuple(one.file for one in summaries if one.file is not None)
     found = [{number for group in file.groups for number, _ in group} for file in files]
     if sum(map(len, found)) != len(set().union(*found)):
-        # Each file has an order, and two have none between them.
+        # The rows of a file are in order; between two files there is no order.
         raise SinkError("Spark has given the rows of a partition to several tasks")
     return files
 

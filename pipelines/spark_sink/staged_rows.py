@@ -50,8 +50,6 @@ _SHOWN_KEY_BYTES: Final = 60
 
 @dataclass(frozen=True, slots=True)
 class StagingLimits:
-    """How much of the rows is written together."""
-
     group_rows: int = ROW_GROUP_ROWS
     group_bytes: int = 8 << 20  # about so many bytes of one
     # so much may stand in a row group with several partitions: a reader of one of them reads all
@@ -63,15 +61,13 @@ STAGING_LIMITS: Final = StagingLimits()
 
 @dataclass(frozen=True, slots=True)
 class RowRules:
-    """What a topic takes."""
-
     topic: str
     partitions: int
     limit: RecordLimit  # what it takes of one row by size and key
-    times_ms: tuple[int, int] | None  # timestamps between these are taken; None: whatever they are
+    times_ms: tuple[int, int] | None  # timestamps must lie between these; None: all are taken
 
     def refused(self, rows: pa.Table) -> tuple[int, str] | None:
-        """Return the place of the first row that the topic does not take, and why not."""
+        """Return place and reason of the first row that the topic refuses; None without one."""
         found = [one for one in self._refusals(rows) if one is not None]
         return min(found, default=None)
 
@@ -110,22 +106,20 @@ class RowRules:
 
 @dataclass(slots=True)
 class StagedTask:
-    """What a task has written."""
-
     file: StagedFile | None = None  # its file; None without rows
-    refused: str | None = None  # why a row of it is refused; None where none is
+    refused: str | None = None  # why a row of it is refused; None if no row is
 
 
 @dataclass(frozen=True, slots=True)
 class StagingWriter:
-    """Writes the rows of a task, which come by partition and in order; for `mapInArrow`."""
+    """Writes a task's rows, which come by partition and in order; for `mapInArrow`."""
 
     folder: Location
     rules: RowRules  # what the topic takes
     limits: StagingLimits = STAGING_LIMITS  # how much is written together
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """Write batches; give one row with the `StagedTask`."""
+        """Write batches; yield one row with the `StagedTask`."""
         yield pa.RecordBatch.from_pydict({"summary": [pickle.dumps(self.write(batches))]})
 
     def write(self, batches: Iterator[pa.RecordBatch]) -> StagedTask:
@@ -155,7 +149,6 @@ class StagingWriter:
         return StagedTask(StagedFile(file.name, file.size_bytes, tuple(groups)))
 
     def _groups(self, rows: pa.Table) -> Iterator[pa.Table]:
-        """Cut the rows as they stand in the file, in row groups."""
         outputs = rows["output_partition"].to_numpy()
         limits = self.limits
         most_rows = max(1, limits.group_rows // 4)
@@ -164,7 +157,7 @@ class StagingWriter:
                 yield rows.slice(begin, min(limits.group_rows, block.stop - begin))
 
     def _named(self, rows: pa.Table, place: int, why: str, counted: Counter[int]) -> str:
-        """Name the row that is refused by its partition, its place there, and its key."""
+        """Name the refused row by its partition, its place there, and its key."""
         outputs = rows["output_partition"].to_numpy()
         partition = int(outputs[place])
         number = counted[partition] + int(np.count_nonzero(outputs[:place] == partition))
@@ -183,8 +176,6 @@ def _first(is_refused: Any, why: str) -> tuple[int, str] | None:
 
 @dataclass(frozen=True, slots=True)
 class StagedRows:
-    """The rows of some partitions."""
-
     folder: Location
     files: tuple[StagedFile, ...]
     now_ms: int  # the timestamp of rows without one; epoch ms
@@ -223,14 +214,11 @@ class StagedRows:
 
 @dataclass(frozen=True, slots=True)
 class SendStaged:
-    """Sends the staged rows of some partitions, in a task."""
-
     writer: BlockWriter
     rows: StagedRows
     partitions: range
 
     def __call__(self) -> dict[int, int]:
-        """Send them; how many each partition has."""
         return self.writer.write(self.rows.each(self.partitions))
 
 

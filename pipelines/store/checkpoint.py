@@ -84,20 +84,19 @@ class Checkpoint(StepFolder[StepEntry, StepDone]):
         self._paths: dict[str, tuple[Location, ...]] = {}
 
     def files(self, *held: Run | Fold) -> tuple[Location, ...]:
-        """Return where the files of runs and folds are that the log names."""
         return tuple(path for one in held for path in self._paths_of(one))
 
     def _paths_of(self, one: Run | Fold) -> tuple[Location, ...]:
         folder = _folder(one)
         found = self._paths.get(folder)
-        # What is read from a document may have no names yet.
+        # Runs that are read from a document may have no file names yet.
         if found is None or len(found) != len(one.files):
             location = self.location(folder)
             found = self._paths[folder] = tuple(location / name for name in one.files)
         return found
 
     def check_whole(self, entry: StepEntry, *, is_done: bool) -> None:
-        """Check that all is there that a step, or those behind it once it is done, will read."""
+        """Check that all files are there that a step, or later ones once it is done, will read."""
         folds = () if entry.keys is None else entry.keys.folds
         self.check_files(*(entry.kept_runs if is_done else entry.runs), *folds)
 
@@ -134,7 +133,7 @@ class Checkpoint(StepFolder[StepEntry, StepDone]):
         return begun_with(found)
 
     def latest(self) -> tuple[StepEntry | None, StepDone]:
-        """Return the newest step, and the newest that is done."""
+        """Return the newest step, and the newest step that is done."""
         entry, last = self._newest_steps(
             StepEntry.from_document, StepDone.from_document, NOTHING_DONE
         )
@@ -142,15 +141,15 @@ class Checkpoint(StepFolder[StepEntry, StepDone]):
             return None, last
         step = entry.step
         if last.step < step - 1:
-            # A step is logged once the one before it is done, with all counts up to there.
+            # A step is logged once the step before it is done, with all counts so far.
             last = StepDone(step - 1, entry.before, stamped_ms=entry.logged_ms)
-        # Of a step that is done, the runs that no other needs may be gone.
+        # Runs of a done step that no other step needs may be gone.
         needed = {run.name for run in (entry.kept_runs if last.step == step else entry.runs)}
         runs = (self._with_files(one) if one.name in needed else one for one in entry.runs)
         return replace(entry, runs=tuple(runs)), last
 
     def staged(self, entry: StepEntry | None) -> tuple[StagedStep, ...]:
-        """Return the steps that are staged and not logged, in their order."""
+        """Return the staged steps that are not logged, in order."""
         newest = -1 if entry is None else entry.step
         names = [name for name in self._storage.names("staged") if name > step_name(newest)]
         found = []
@@ -166,7 +165,6 @@ class Checkpoint(StepFolder[StepEntry, StepDone]):
         return tuple(found)
 
     def _with_files(self, run: Run) -> Run:
-        """Return a run that a document names, with the files it has."""
         files = files_of(self._storage, run)
         if files is None and run.size_bytes:
             raise CheckpointError(
@@ -178,7 +176,7 @@ class Checkpoint(StepFolder[StepEntry, StepDone]):
         return replace(run, files=files or {})
 
     def _list_files(self, *runs: Run) -> None:
-        """Write down which files runs have, where that was not done yet."""
+        """Write down which files runs have, unless that is done."""
         for run in runs:
             if run.name not in self._listed:
                 self._storage.create(files_document_name(run), as_text(files_document(run)))
@@ -200,8 +198,8 @@ class Checkpoint(StepFolder[StepEntry, StepDone]):
             )
 
     def write_staged(self, staged: StagedStep) -> None:
-        """Log what a step staged: from here on Spark need not give its rows again."""
-        # What is staged is taken for read: Spark must not plan it anew.
+        """Log what a step staged; from then on Spark need not give its rows again."""
+        # Staged rows count as read: Spark must not plan them anew.
         source, batch_id = staged.source, staged.batch_id
         is_sure = batch_id < 0 or self.spark.lasting.get(source) == batch_id
         self._storage.sync(*([] if is_sure else files_around(source, batch_id)))
@@ -212,7 +210,7 @@ class Checkpoint(StepFolder[StepEntry, StepDone]):
         self._write_step("staged", staged)
 
     def write_entry(self, entry: StepEntry) -> None:
-        """Log what a step decided, and let go of what no step from it on will read."""
+        """Log what a step decided, and drop what no step from it on will read."""
         self._storage.sync(*(f"{folder}/{entry.name}" for folder in ("behind", "repeats", "keys")))
         self._list_files(*entry.runs)
         self._write_step("frontier", entry)
@@ -233,22 +231,22 @@ class Checkpoint(StepFolder[StepEntry, StepDone]):
         self._sweeper.keep_source(entry.source)
 
     def tidy(self, entry: StepEntry) -> None:
-        """Delete what no step behind this one will read, once it is done, and for good."""
+        """Delete what no later step will read, once this step is done for good."""
         runs = {run.name for run in entry.kept_runs}
         self._sweeper.keep(entry.step, {"runs": runs, "behind": (), "repeats": ()})
 
     def note_partitions(self, *, used: int, there: int) -> None:
-        """Note for `inspect` how many partitions of the output topic get rows, and there are."""
+        """Note for `inspect` how many output partitions get rows, and how many there are."""
         self._storage.replace(PARTITIONS_DOCUMENT, as_text(partitions_document(used, there)))
 
     def processed(self, step: int, meaning: Callable[[dict[str, Any]], _Found]) -> _Found | None:
-        """Return what became of a step's events; None as long as it is not known."""
+        """Return what became of a step's events; None if it is not known yet."""
         return self.read_document(f"processed/{step_name(step)}", meaning)
 
     def write_processed(
         self, step: int, document: Mapping[str, Any], *, written: str | None, kept: Collection[str]
     ) -> None:
-        """Write what became of a step's events, and let go of what nobody needs from here on."""
+        """Write what became of a step's events, and delete what nothing needs any more."""
         own = () if written is None else (written,)
         self._storage.sync(*(f"topology/{name}" for name in own))
         self.write_document(f"processed/{step_name(step)}", document)
@@ -257,7 +255,7 @@ class Checkpoint(StepFolder[StepEntry, StepDone]):
             self.sweep([f"processed/{step_name(step - KEPT_STEPS)}"])
 
     def transaction_epoch(self, *, is_new: bool, inherited: str = "") -> str:
-        """Return what databases know the checkpoint by; it is drawn once."""
+        """Return the name by which databases know the checkpoint; it is drawn once."""
         found = self.read_document(_TRANSACTIONS, lambda document: str(document["epoch"]))
         if found is not None:
             return found
@@ -271,7 +269,7 @@ class Checkpoint(StepFolder[StepEntry, StepDone]):
         return epoch
 
     def prepared(self, step: int, meaning: Callable[[dict[str, Any]], _Found]) -> _Found | None:
-        """Return what the commit phase of a step begins with; None as long as nothing is."""
+        """Return what the commit phase of a step begins with; None if nothing is prepared."""
         names = [one for one in self._storage.names("prepared") if one.startswith(step_name(step))]
         newest = max(names, key=_attempt_of, default=None)
         return None if newest is None else self.read_document(f"prepared/{newest}", meaning)
@@ -279,12 +277,11 @@ class Checkpoint(StepFolder[StepEntry, StepDone]):
     def write_prepared(
         self, step: int, attempt: int, document: Mapping[str, Any], *, written: str
     ) -> None:
-        """Write what the commit phase of a step begins with."""
         self._storage.sync(f"topology/{written}")
         self.write_document(f"prepared/{_attempt_name(step, attempt)}", document)
 
     def drop_prepared(self, step: int, attempt: int | None = None) -> None:
-        """Forget what was prepared: nothing of it was committed, or the step is processed."""
+        """Forget what was prepared: it was not committed, or the step is processed."""
         self.check_owner()
         if attempt is not None:
             self._storage.delete(f"prepared/{_attempt_name(step, attempt)}")

@@ -27,7 +27,7 @@ DRAIN_FIRST: Final = (
 def read_document(
     storage: SparkFolder, name: str, meaning: Callable[[dict[str, Any]], _Found]
 ) -> _Found | None:
-    """Return what a document says; None when there is none."""
+    """Return the meaning of a document; None if there is none."""
     if not storage.exists(name):
         return None
     where = f"{storage.root}/{name}"

@@ -42,7 +42,7 @@ _NO_LINKS: Final = frozenset({errno.EPERM, errno.ENOTSUP, errno.EOPNOTSUPP, errn
 
 
 def make_folder(folder: Path) -> None:
-    """Make a folder, with those above it, whose names outlast a power cut; one may be there."""
+    """Make a folder and those above it, so that they outlast a power cut; it may be there."""
     for path in make_folders(folder):
         sync(path.parent)
 
@@ -85,7 +85,7 @@ def create(path: Path, text: str) -> bool:
     except FileNotFoundError:
         if not path.parent.exists():
             raise
-        return create(path, text)  # a start that found it took it for a dead writer's
+        return create(path, text)  # another start deleted it as a dead writer's
     except FileExistsError:
         # NFS may have made the link, and lost the answer.
         return path.samefile(written)
@@ -117,7 +117,7 @@ def naming(path: object) -> Iterator[None]:
 
 
 def replace(path: Path, text: str) -> None:
-    """Write a file whole, over what is there; for what nothing rests on: it is not synced."""
+    """Replace a file whole, without a sync; nothing may depend on it."""
     with written_aside(path) as written:
         written.write_text(text)
 
@@ -138,12 +138,12 @@ def written_aside(path: Path) -> Iterator[Path]:
 
 
 def is_unfinished(name: str) -> bool:
-    """Tell whether a file has the name of one that is being written."""
+    """Tell whether a file has the name of an unfinished write."""
     return _UNFINISHED.fullmatch(name) is not None
 
 
 def drop_unfinished(folder: Path) -> None:
-    """Delete from a folder what writers have left there that died in the middle."""
+    """Delete from a folder what dead writers have left unfinished."""
     for path in folder.iterdir() if folder.is_dir() else ():
         if is_unfinished(path.name):
             path.unlink(missing_ok=True)

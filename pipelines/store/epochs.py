@@ -19,18 +19,17 @@ _WIDTH: Final = 6
 
 
 def folder_of_epoch(root: str, epoch: int) -> str:
-    """Return the folder of an epoch; that of the first is the checkpoint's own."""
+    """Return the folder of an epoch; the folder of the first is the checkpoint itself."""
     return root if epoch == 0 else f"{root.rstrip('/')}/{_FOLDER}/{epoch:0{_WIDTH}d}"
 
 
 def newest_epoch(storage: Storage) -> int:
-    """Return the newest epoch that has a folder in a checkpoint."""
     names = storage.names(_FOLDER)
     return max((int(name) for name in names if name.isdecimal()), default=0)
 
 
 def check_epoch(storage: Storage, epoch: int, subscription: str | None) -> None:
-    """Check that a checkpoint is of no later epoch: a reset left its older folders."""
+    """Check that a checkpoint has no later epoch: a reset leaves the older folders."""
     if (newest := newest_epoch(storage)) <= epoch:
         return
     if subscription is None:

@@ -37,7 +37,7 @@ def open_storage(spark: SparkSession, location: str) -> Storage:
         root = HadoopFolder(spark, location).root
         if root.startswith(LOCAL_SCHEME):
             return LocalStorage(Path(root.removeprefix(LOCAL_SCHEME)))
-        found = hdfs_path(root, setting)  # where the settings say that a path is there
+        found = hdfs_path(root, setting)  # if the settings say that the path is in HDFS
         if found is None:
             raise CheckpointError(
                 f"checkpoint {root}: it must be a folder that all machines reach by path, in an "
@@ -47,7 +47,7 @@ def open_storage(spark: SparkSession, location: str) -> Storage:
 
 
 def open_spark_folder(spark: SparkSession, storage: Storage) -> SparkFolder:
-    """Return the same folder as Spark reaches it, for what Spark keeps there by itself."""
+    """Return the same folder as Spark reaches it, for Spark's own files."""
     if isinstance(storage.location(""), Path | HdfsPath):
         return storage
     with _hadoops_errors(storage.root):
@@ -87,16 +87,13 @@ class HadoopFolder:
 
     @property
     def root(self) -> str:
-        """See `SparkFolder`."""
         return str(self._root.toString())
 
     def exists(self, name: str) -> bool:
-        """See `SparkFolder`."""
         with _hadoops_errors(self.root):
             return bool(self._files.exists(self._path(name)))
 
     def names(self, folder: str) -> list[str]:
-        """See `SparkFolder`."""
         if not self.exists(folder):
             return []
         with _hadoops_errors(self.root):
@@ -104,7 +101,6 @@ class HadoopFolder:
         return sorted(str(name) for name in found if not name.startswith("."))
 
     def read(self, name: str) -> str:
-        """See `SparkFolder`."""
         with _hadoops_errors(self.root):
             stream = self._files.open(self._path(name))
             try:
@@ -114,12 +110,10 @@ class HadoopFolder:
         return bytes(raw).decode()
 
     def delete(self, name: str) -> None:
-        """See `SparkFolder`."""
         with _hadoops_errors(self.root):
             self._files.delete(self._path(name))
 
     def drop_unfinished(self, folder: str) -> None:
-        """See `SparkFolder`."""
         if not self.exists(folder):
             return
         with _hadoops_errors(self.root):
@@ -128,7 +122,6 @@ class HadoopFolder:
                     self._files.delete(one.getPath())
 
     def sync(self, *names: str) -> None:
-        """See `SparkFolder`."""
         del names
 
     def _path(self, name: str) -> Any:

@@ -61,30 +61,25 @@ _Answer = TypeVar("_Answer")
 
 @dataclass(frozen=True, slots=True, order=True)
 class Cluster:
-    """A cluster, and how to reach it."""
-
     uri: str  # the namenode, or a name service of several
     user: str  # whose files they are
     settings: tuple[tuple[str, str], ...] = ()  # hadoop's, as far as its client knows them
 
     @functools.lru_cache  # noqa: B019 - one a process
     def client(self) -> Any:
-        """Return its client; one a process."""
+        """Return the cluster's client; there is one for each process."""
         hdfs = load("hdfs_native", "a checkpoint in HDFS", error=CheckpointError)
         if self.user != _user():
             # A task's process may be another user's; the client asks the environment.
             os.environ[_USER] = self.user
-        # All it is to know is in the settings: a folder of them on a task's machine may differ.
+        # The settings say all it needs: Hadoop's folder on a task's machine may differ.
         return hdfs.Client(self.uri, dict(self.settings), config_dir=os.devnull)
 
 
 class HdfsPath(RemotePath[Cluster]):
-    """A file or folder in HDFS."""
-
     __slots__ = ()
 
     def iterdir(self) -> Iterator[HdfsPath]:
-        """See `ObjectPath`."""
         try:
             found = self._ask(lambda client: [*client.list_status(self._path)])
         except FileNotFoundError:
@@ -92,7 +87,6 @@ class HdfsPath(RemotePath[Cluster]):
         return iter(sorted(HdfsPath(self.store, one.path.lstrip("/")) for one in found))
 
     def exists(self) -> bool:
-        """See `ObjectPath`."""
         try:
             self._ask(lambda client: client.get_file_info(self._path))
         except FileNotFoundError:
@@ -100,15 +94,12 @@ class HdfsPath(RemotePath[Cluster]):
         return True
 
     def get(self) -> bytes:
-        """See `ObjectPath`."""
         return self.read_bytes()
 
     def put(self, content: bytes) -> None:
-        """See `ObjectPath`."""
         self._write(io.BytesIO(content), overwrite=True)
 
     def put_new(self, content: bytes) -> bool:
-        """See `ObjectPath`."""
         try:
             self._write(io.BytesIO(content), overwrite=False)
         except FileExistsError:
@@ -116,21 +107,18 @@ class HdfsPath(RemotePath[Cluster]):
         return True
 
     def delete_all(self) -> None:
-        """See `ObjectPath`."""
         self._ask(lambda client: client.delete(self._path, True))
 
     def drop_unfinished(self) -> None:
-        """See `RemotePath`; a writer that is alive writes such a file anew."""
+        """Delete unfinished files; a writer that is alive writes such a file anew."""
         for path in self.iterdir():
             if path.name.startswith("."):
                 path.unlink()
 
     def open_input(self) -> pa.NativeFile:
-        """See `RemotePath`."""
         return pa.PythonFile(_Input(self), mode="r")
 
     def open_output(self) -> pa.NativeFile:
-        """See `RemotePath`."""
         return pa.PythonFile(_Output(self), mode="w")
 
     @property
@@ -148,7 +136,7 @@ class HdfsPath(RemotePath[Cluster]):
                 file.hsync()
                 file.close()
             except (FileExistsError, FileNotFoundError) as error:
-                # An answer was lost, or what is ours was taken for left by a writer that died.
+                # An answer was lost, or our file was taken for that of a dead writer.
                 raise OSError(str(error)) from error
             try:
                 client.rename(aside, self._path, overwrite)
@@ -161,7 +149,7 @@ class HdfsPath(RemotePath[Cluster]):
         self._ask(write)
 
     def _ask(self, asked: Callable[[Any], _Answer]) -> _Answer:
-        """Ask the cluster, and again while it does not answer, or cannot yet."""
+        """Ask the cluster, and again while it does not answer or is not ready."""
         try:
             return _RETRY.run(lambda: asked(self.store.client()), _passes)
         except _HERE as error:
@@ -176,7 +164,7 @@ class HdfsPath(RemotePath[Cluster]):
 
 
 class _Input(io.RawIOBase):
-    """A file as pyarrow reads it: a range at a time, each asked for again where it fails."""
+    """A file as pyarrow reads it: a range at a time, each asked for again if it fails."""
 
     def __init__(self, path: HdfsPath) -> None:
         self._path = path
@@ -207,7 +195,7 @@ class _Input(io.RawIOBase):
 
 
 class _Output(tempfile.SpooledTemporaryFile[bytes]):
-    """A file as pyarrow writes it: kept here until it is closed, and written then."""
+    """A file as pyarrow writes it: it is kept here until it is closed, and is written then."""
 
     def __init__(self, path: HdfsPath) -> None:
         super().__init__(_IN_MEMORY_BYTES)
@@ -222,7 +210,7 @@ class _Output(tempfile.SpooledTemporaryFile[bytes]):
 
 
 def hdfs_path(location: str, setting: Callable[[str], str | None]) -> HdfsPath | None:
-    """Return where in HDFS a URI is; None if it is elsewhere."""
+    """Return the place of a URI in HDFS; None if it is elsewhere."""
     if not location.startswith(f"{HDFS_SCHEME}://"):
         return None
     if location.startswith(f"{HDFS_SCHEME}:///"):
@@ -241,13 +229,13 @@ def hdfs_path(location: str, setting: Callable[[str], str | None]) -> HdfsPath |
         told[names[0]] = ",".join(namenodes)
     elif ":" not in place:
         place = f"{place}:{_PORT}"
-    # Each namenode is asked once; how long all of them are asked again is ours to say.
+    # The client asks each namenode once; we decide how long to ask all of them again.
     told["dfs.client.failover.max.attempts"] = str(max(0, len(namenodes) - 1))
     return HdfsPath(Cluster(f"{HDFS_SCHEME}://{place}", _user(), tuple(told.items())), key)
 
 
 def settings_of_environment() -> Callable[[str], str | None]:
-    """Return what gives Hadoop's settings without a session: those of `HADOOP_CONF_DIR`."""
+    """Return a function that gives Hadoop's settings without a session, from `HADOOP_CONF_DIR`."""
     folder = os.environ.get("HADOOP_CONF_DIR")
     home = os.environ.get("HADOOP_HOME")
     place = Path(folder) if folder else Path(home, "etc", "hadoop") if home else None
@@ -260,7 +248,6 @@ def settings_of_environment() -> Callable[[str], str | None]:
 
 
 def _user() -> str:
-    """Return the name of this process's user in Hadoop."""
     user = os.getuid()
     try:
         return os.environ.get(_USER) or pwd.getpwuid(user).pw_name
@@ -278,7 +265,7 @@ def _passes(error: Exception) -> str | None:
 
 
 def _in_words(error: Exception) -> str:
-    """Return what the cluster has said, in a line."""
+    """Return the cluster's message in one line."""
     text = str(error)
     if said := _SAID.search(text):
         return ": ".join(said.groups())

@@ -22,8 +22,6 @@ _KIND: Final = "sequitur-reorder"
 
 @dataclass(frozen=True, slots=True)
 class JobIdentity:
-    """What must stay the same for as long as a checkpoint lives."""
-
     input_topics: tuple[str, ...]  # the topics read, empty with a pattern
     input_pattern: str | None  # the pattern of the topics read, if it is one
     event_time: str

@@ -44,22 +44,19 @@ _STATUS: Final = re.compile(r"\bstatus(?: code:)? (\d{3} [A-Z][A-Za-z ]*)")
 
 @dataclass(frozen=True, slots=True, order=True)
 class Bucket:
-    """A bucket, and how to reach it."""
-
     scheme: str
     name: str  # its name, with the account in it where the store has accounts
     # of S3: `access_key`, `secret_key`, `session_token`, `endpoint`, `region` and `virtual_host`;
-    # what is missing says the environment, or the machine
+    # the environment or the machine gives what is missing
     options: tuple[tuple[str, str], ...] = field(default=(), repr=False)
 
     @property
     def uri(self) -> str:
-        """The bucket as a URI."""
         return f"{self.scheme}://{self.name}"
 
     @functools.lru_cache  # noqa: B019 - one a process
     def files(self) -> Any:
-        """Return pyarrow's file system; one a process."""
+        """Return pyarrow's file system; there is one for each process."""
         from pyarrow import fs  # noqa: PLC0415 - S3's part of it takes a while to load
 
         if self.scheme not in S3_SCHEMES:
@@ -85,7 +82,7 @@ class Bucket:
 
     @functools.lru_cache  # noqa: B019 - one a process
     def objects(self) -> Any:
-        """Return obstore's store; one a process."""
+        """Return obstore's store; there is one for each process."""
         store = load("obstore.store", _USE, error=CheckpointError)
 
         if self.scheme not in S3_SCHEMES:
@@ -97,32 +94,30 @@ class Bucket:
         }
         config: Any = {names.get(name, name): said for name, said in self.options}
         if "virtual_hosted_style_request" in config:
-            # The client puts the bucket into its own endpoint's name alone.
+            # The client puts the bucket only into the name of its own endpoint.
             config["endpoint"] = config["endpoint"].replace("://", f"://{self.name}.")
         return store.S3Store(self.name, config=config, **_patience())
 
 
 class ObjectPath(RemotePath[Bucket]):
-    """A file or folder in a bucket."""
-
     __slots__ = ()
 
     @property
     def path(self) -> str:
-        """Its name as pyarrow takes it, whose file system knows the account."""
+        """The name for pyarrow, whose file system knows the account."""
         return f"{self.store.name.partition('@')[0]}/{self.key}"
 
     def iterdir(self) -> Iterator[Self]:
-        """Return what is in this folder; nothing where there is no such folder."""
+        """Yield what is in this folder; nothing if there is no such folder."""
         with _calls(self) as obstore:
             found = obstore.list_with_delimiter(self.store.objects(), self.key or None)
         listed = [*found["common_prefixes"], *(one["path"] for one in found["objects"])]
-        # Consoles and copying tools mark a folder by an empty object of its name, with a slash.
+        # Consoles and copying tools mark a folder by an empty object with its name and a slash.
         keys = {key.rstrip("/") for key in listed} - {self.key}
         return iter(sorted(type(self)(self.store, key) for key in keys))
 
     def exists(self) -> bool:
-        """Tell whether there is such an object, or one in a folder of this name."""
+        """Tell whether there is such an object, or an object in a folder of this name."""
         with _calls(self) as obstore:
             try:
                 obstore.head(self.store.objects(), self.key)
@@ -131,17 +126,16 @@ class ObjectPath(RemotePath[Bucket]):
             return True
 
     def get(self) -> bytes:
-        """Return the content of the object."""
         with _calls(self) as obstore:
             return bytes(obstore.get(self.store.objects(), self.key).bytes())
 
     def put(self, content: bytes) -> None:
-        """Write the object whole, and replace what is there."""
+        """Write the object whole, over what is there."""
         with _calls(self) as obstore:
             obstore.put(self.store.objects(), self.key, content, use_multipart=False)
 
     def put_new(self, content: bytes) -> bool:
-        """Write the object whole, if it is not there. Return whether this call surely wrote it."""
+        """Write the object whole if it is not there; return whether this call surely wrote it."""
         with _calls(self) as obstore:
             try:
                 store = self.store.objects()
@@ -151,7 +145,7 @@ class ObjectPath(RemotePath[Bucket]):
             return True
 
     def delete_all(self) -> None:
-        """Delete it, and all in a folder of this name."""
+        """Delete the object, and all in a folder of this name."""
         with _calls(self) as obstore:
             store = self.store.objects()
             for some in obstore.list(store, f"{self.key}/"):
@@ -159,13 +153,13 @@ class ObjectPath(RemotePath[Bucket]):
             _delete(obstore, store, self.key)
 
     def delete_files(self, names: Sequence[str]) -> None:
-        """See `RemotePath`; in one request, where the store has one for that."""
+        """Delete files, in one request if the store can."""
         if names:
             with _calls(self) as obstore:
                 _delete(obstore, self.store.objects(), [(self / name).key for name in names])
 
     def delete_folders(self, names: Sequence[str]) -> None:
-        """See `RemotePath`; each is listed, and all that is in them goes as by `delete_files`."""
+        """List each folder, and delete what is in it as `delete_files` does."""
         with _calls(self) as obstore:
             store = self.store.objects()
             found = (obstore.list(store, f"{(self / name).key}/") for name in names)
@@ -173,16 +167,14 @@ class ObjectPath(RemotePath[Bucket]):
                 _delete(obstore, store, keys)
 
     def open_input(self) -> pa.NativeFile:
-        """See `RemotePath`."""
         return self.store.files().open_input_file(self.path)
 
     def open_output(self) -> pa.NativeFile:
-        """See `RemotePath`."""
         return self.store.files().open_output_stream(self.path)
 
 
 def object_path(location: str, setting: Callable[[str], str | None]) -> ObjectPath | None:
-    """Return where in an object store a URI is; None if it is elsewhere."""
+    """Return the place of a URI in an object store; None if it is elsewhere."""
     if not location.startswith(tuple(f"{scheme}://" for scheme in OBJECT_SCHEMES)):
         return None
     scheme, bucket, key = parts_of(location)
@@ -223,7 +215,7 @@ def _region_of(bucket: str) -> str:
 
 @contextlib.contextmanager
 def _calls(path: ObjectPath) -> Iterator[Any]:
-    """Give obstore; turn its errors into those of a file system, with the object's name."""
+    """Yield obstore; turn its errors into those of a file system, with the object's name."""
     obstore = load("obstore", _USE, error=CheckpointError)
     refused = obstore.exceptions.PermissionDeniedError, obstore.exceptions.UnauthenticatedError
     try:
@@ -240,7 +232,7 @@ def _calls(path: ObjectPath) -> Iterator[Any]:
 
 
 def _store_in_words(error: Exception) -> str:
-    """Return what the store has said, or else the first line of what the client says."""
+    """Return the store's message, or else the first line of the client's."""
     text = str(error)
     if said := _STORE_SAID.search(text):
         return ": ".join(filter(None, said.groups()))
@@ -250,13 +242,13 @@ def _store_in_words(error: Exception) -> str:
 
 
 def _delete(obstore: Any, store: Any, keys: str | list[str]) -> None:
-    """Delete objects, which need not be there: some stores raise for one that is not."""
+    """Delete objects that may be missing: some stores raise for a missing one."""
     with contextlib.suppress(FileNotFoundError):
         obstore.delete(store, keys)
 
 
 def _patience() -> dict[str, Any]:
-    """Return how long a store's client waits for answers: those of its own give up in seconds."""
+    """Return how long a store's client waits for answers: by default it gives up in seconds."""
     backoff = {"max_backoff": _LONGEST_PAUSE}
     return {
         "client_options": {"allow_http": True, "timeout": f"{_TIMEOUT_S:g}s"},

@@ -43,17 +43,16 @@ class OwnedFolder:
 
     @property
     def root(self) -> str:
-        """The folder as a URI."""
         return self._storage.root
 
     @property
     def owner(self) -> int:
-        """Our owner generation; 0 before it is claimed."""
+        """Our owner generation; 0 before the claim."""
         return self._ownership.generation
 
     @property
     def is_lost(self) -> bool:
-        """Whether another process has been seen that has taken it over."""
+        """Whether another process was seen to take the folder over."""
         return self._ownership.is_lost
 
     @property
@@ -62,11 +61,10 @@ class OwnedFolder:
         return self._storage
 
     def location(self, name: str = "") -> Location:
-        """Return where something in it is, or the folder itself."""
         return self._storage.location(name)
 
     def new_folder(self, name: str) -> Location:
-        """Make a folder in it: its name is this attempt's alone, so it is not there."""
+        """Make a folder in it; only this attempt has its name, so it is not there yet."""
         location = self.location(name)
         new_folder(location)
         return location
@@ -76,7 +74,6 @@ class OwnedFolder:
         return f"{step_name(step)}-{self.owner:06d}-{next(self._attempts)}"
 
     def check_owner(self, *, may_know: bool = False) -> None:
-        """Check that the folder is still ours; see `Ownership.check`."""
         self._ownership.check(may_know=may_know)
 
     @contextlib.contextmanager
@@ -93,13 +90,13 @@ class OwnedFolder:
             raise
 
     def close(self) -> None:
-        """Let go of the folder, so that the next life need not wait."""
+        """Release the folder, so that the next life need not wait."""
         self._ownership.release()
 
     def read_document(
         self, name: str, meaning: Callable[[dict[str, Any]], _Found]
     ) -> _Found | None:
-        """Return what a document says; None when there is none."""
+        """Return the meaning of a document; None if there is none."""
         return read_document(self._storage, name, meaning)
 
     def write_document(self, name: str, document: Mapping[str, Any]) -> None:
@@ -118,10 +115,10 @@ class OwnedFolder:
         return self.read_document(f"{folder}/{names[-1]}", meaning) if names else None
 
     def _made_by(self, document: Mapping[str, Any]) -> dict[str, Any]:
-        """Write `format.json`, if it is not there yet; return what it says."""
+        """Write `format.json` if it is missing; return its content."""
         storage = self._storage
         if not storage.exists(FORMAT_DOCUMENT):
-            # Asked once more: another start may have made the folder meanwhile.
+            # Ask again: another start may have made the folder meanwhile.
             if storage.names("") and not storage.exists(FORMAT_DOCUMENT):
                 raise CheckpointError(f"{self.root} holds something else: give a folder of its own")
             storage.make_folder("")
@@ -146,6 +143,6 @@ def step_name(step: int) -> str:
 
 
 def as_text(document: Mapping[str, Any]) -> str:
-    """Return its JSON, a line for each field: the fast way to write it, and still readable."""
+    """Return JSON with a line for each field: it is fast to write, and readable."""
     fields = (f" {json.dumps(name)}: {json.dumps(value)}" for name, value in document.items())
     return "{\n" + ",\n".join(fields) + "\n}\n"

@@ -58,7 +58,7 @@ _KEPT: Final = 20
 
 
 def _steady_s() -> float:
-    """Return seconds by a clock that nobody sets, and that goes on while the machine sleeps."""
+    """Return seconds of a clock that nobody sets and that goes on while the machine sleeps."""
     return time.clock_gettime(getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC))
 
 
@@ -102,11 +102,10 @@ class Ownership:
 
     @property
     def is_lost(self) -> bool:
-        """Whether a newer owner has been seen."""
+        """Whether a newer owner was seen."""
         return self._newer is not None
 
     def take(self) -> None:
-        """Take the checkpoint over from the process that had it last."""
         for folder in (OWNERS_FOLDER, HEARTBEATS_FOLDER):
             self._storage.make_folder(folder)
         document = {"format": _OWNER_FORMAT, **asdict(ProcessIdentity.own())}
@@ -147,13 +146,13 @@ class Ownership:
         self._over.set()
         self._thread.join(self._stale_s)
         if self._thread.is_alive():
-            return  # the store does not answer: then the next start waits for a while
-        with contextlib.suppress(OSError):  # likewise
+            return  # the store does not answer, so the next start waits for a while
+        with contextlib.suppress(OSError):  # the store does not answer
             self._write(_Beat(self._count, _now_ms(), is_over=True))
 
     def _keep_beating(self) -> None:
         while not self._over.wait(self._beat_s):
-            # A checkpoint that cannot be written now may be later; who logs steps will tell.
+            # A checkpoint that cannot be written now may be later; logging a step reports it.
             with contextlib.suppress(OSError):
                 self._look()
                 if self._newer is not None:
@@ -187,7 +186,7 @@ class Ownership:
 
 
 def refuse_if_owned(storage: Storage, *, stale_s: float = _STALE_S, watches: bool = True) -> None:
-    """Check that no driver that is alive has a checkpoint."""
+    """Check that no living driver has a checkpoint."""
     generation = _newest(storage)
     if not generation:
         return
@@ -232,11 +231,11 @@ def _beat_of(storage: Storage, generation: int) -> _Beat:
     found = None
     with contextlib.suppress(OSError, CheckpointError):
         found = read_document(storage, _heartbeat(generation), _Beat.from_document)
-    return found or _Beat()  # it is about to be written, or its process has died before
+    return found or _Beat()  # it is about to be written, or its process died first
 
 
 def _owner_at(storage: Storage, generation: int) -> ProcessIdentity | None:
-    """Return the process that is the owner; None if that is not known."""
+    """Return the process that is the owner; None if it is not known."""
     with contextlib.suppress(CheckpointError):
         return read_document(storage, _owner(generation), ProcessIdentity.from_document)
     return None

@@ -29,7 +29,7 @@ _T = TypeVar("_T")
 
 
 class KeptValues(Generic[_T]):
-    """Values by file. The oldest go first, and the newest one is always kept."""
+    """Values by file; the oldest go first, and the newest one is always kept."""
 
     every: ClassVar[WeakSet[KeptValues[Any]]] = WeakSet()
 
@@ -42,7 +42,7 @@ class KeptValues(Generic[_T]):
         self.every.add(self)
 
     def get(self, path: Location) -> _T | None:
-        """Return a file's value; None where it is not kept."""
+        """Return a file's value; None if it is not kept."""
         found = self._kept.get(path)
         return None if found is None else found[0]
 
@@ -61,7 +61,6 @@ class KeptValues(Generic[_T]):
                     del self._by_folder[oldest.parent]
 
     def forget(self, folder: Location) -> None:
-        """Let go of the values of the files of a folder."""
         with self._lock:
             for path in self._by_folder.pop(folder, ()):
                 self._forget(path)
@@ -71,7 +70,6 @@ class KeptValues(Generic[_T]):
 
 
 def forget(folder: Location) -> None:
-    """Let go of all that this process keeps of the files of a folder."""
     for kept in KeptValues.every:
         kept.forget(folder)
 
@@ -86,12 +84,12 @@ _ARRAY_BYTES: Final = 40
 
 
 def hashes_of(texts: pa.BinaryArray) -> Longs:
-    """Return the hashes that this process has of them; of nulls, too."""
+    """Return this process's hashes of texts and of nulls."""
     return np.fromiter(map(hash, texts.to_pylist()), np.int64, len(texts))
 
 
 class KeptRows:
-    """A row group in memory, and as arrays what its rows are chosen by."""
+    """A row group in memory, with the arrays by which rows are chosen."""
 
     def __init__(self, rows: pa.Table) -> None:
         several = rows.to_batches()
@@ -108,12 +106,12 @@ class KeptRows:
 
     @property
     def size_bytes(self) -> int:
-        """What it takes in memory, about."""
+        """About how much memory it takes."""
         arrays: int = _ARRAY_BYTES * self.rows.num_rows
         return int(self.rows.nbytes) + arrays
 
     def columns(self, names: Sequence[str]) -> pa.RecordBatch:
-        """Return some columns; one that is not there has no numbers."""
+        """Return some columns; one that is missing is null."""
         if (found := self._columns.get(names)) is None:
             nothing = pa.nulls(self.rows.num_rows, pa.int64())
             arrays = [self.rows.column(one) if one in self.names else nothing for one in names]
@@ -121,7 +119,7 @@ class KeptRows:
         return found
 
     def numbers(self, name: str) -> Longs:
-        """Return a column of numbers; those that are missing are 0."""
+        """Return a column of numbers; missing ones are 0."""
         if (found := self._numbers.get(name)) is None:
             found = self._numbers[name] = self.rows.column(name).fill_null(0).to_numpy()
         return found
@@ -156,7 +154,7 @@ class KeptRows:
         return found
 
     def _found_stretches(self) -> list[tuple[int, int, int]]:
-        """Return partitions, each with the place of its first row and the one behind its last."""
+        """Return partitions, each with the place of its first row and the place behind its last."""
         if not self.names.issuperset(_STAGED_BY) or not len(self.rows):
             return []
         if self.are_null("event_time_ms").any() or not self.are_null("reason").all():
@@ -192,7 +190,6 @@ class KeptRows:
         return np.sort(np.concatenate(found)) if found else _NOTHING
 
     def are_null(self, name: str) -> Bools:
-        """Tell which rows have nothing in a column."""
         if (found := self._are_null.get(name)) is None:
             column = self.rows.column(name)
             found = self._are_null[name] = column.is_null().to_numpy(zero_copy_only=False)
@@ -213,7 +210,7 @@ newest_footers: Final = KeptValues[pq.FileMetaData](FOOTERS_BYTES)
 
 
 def footer_bytes(footer: pq.FileMetaData) -> int:
-    """Return about what a footer takes in memory, some twenty times as much as in its file."""
+    """Return about how much memory a footer takes, some twenty times its size in the file."""
     return int(_COLUMN_BYTES * footer.num_columns * footer.num_row_groups)
 
 
@@ -255,7 +252,7 @@ class PartFile:
 
     @property
     def location(self) -> Location | None:
-        """Where the file is; None as long as there are no rows."""
+        """Location of the file; None as long as there are no rows."""
         return None if self.name is None else self._folder / self.name
 
     def __enter__(self) -> Self:
@@ -272,7 +269,7 @@ class PartFile:
             raise
 
     def close(self) -> None:
-        """Write the file to its end, so that it outlasts a power cut of the machine it is on."""
+        """Finish the file, so that it outlasts a power cut of its machine."""
         if self._writer is not None and self._file is not None and self.name is not None:
             with naming(self.location):
                 self._writer.close()
@@ -284,12 +281,12 @@ class PartFile:
             if self._groups is not None:
                 size = sum(group.size_bytes for group in self._groups)
                 if is_remote(self._folder):
-                    size //= 2  # to read it again is dearer, so twice as much is kept
+                    size //= 2  # reading it again costs more, so twice as much is kept
                 newest_rows.keep(self._folder / self.name, self._groups, size)
                 newest_footers.keep(self._folder / self.name, footer, footer_bytes(footer))
 
     def _discard(self) -> None:
-        """Delete what a task that fails has written: perhaps it fails since the disk is full."""
+        """Delete what a failed task has written: it may have failed because the disk is full."""
         if self._writer is not None and self._file is not None:
             with contextlib.suppress(OSError, pa.ArrowException):
                 self._writer.close()
@@ -299,7 +296,7 @@ class PartFile:
             self.location.unlink(missing_ok=True)
 
     def write(self, rows: pa.Table) -> None:
-        """Write rows behind those written so far, in row groups of their own."""
+        """Write rows behind those before, in row groups of their own."""
         if not len(rows):
             return
         if self._writer is None:
@@ -323,5 +320,5 @@ class PartFile:
 
 
 def is_rows_file(name: str) -> bool:
-    """Tell whether a file of this name holds rows, and is not a mark or checksum of Spark's."""
+    """Tell whether a file of this name holds rows, and is not Spark's mark or checksum."""
     return name.endswith(_SUFFIX) and not name.startswith(_HIDDEN)

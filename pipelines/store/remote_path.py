@@ -17,8 +17,6 @@ if TYPE_CHECKING:
 
 
 class Store(Protocol):
-    """What files are in, and how to reach it."""
-
     @property
     def uri(self) -> str:
         """Its name, as a URI."""
@@ -29,8 +27,6 @@ _Store = TypeVar("_Store", bound=Store)
 
 @dataclass(frozen=True, slots=True, order=True)
 class RemotePath(Generic[_Store]):
-    """A file or folder, with those of a path's methods that are needed."""
-
     store: _Store
     key: str
 
@@ -42,60 +38,53 @@ class RemotePath(Generic[_Store]):
 
     @property
     def name(self) -> str:
-        """The last part of its name."""
         return self.key.rpartition("/")[2]
 
     @property
     def parent(self) -> Self:
-        """The folder it is in."""
         return type(self)(self.store, self.key.rpartition("/")[0])
 
     def read_bytes(self) -> bytes:
-        """Return what is in it, as tasks read it."""
         with self.open_input() as file:
             content: bytes = file.read()
         return content
 
     def write_bytes(self, content: bytes) -> None:
-        """Write the file whole, as tasks write it, and replace what is there."""
+        """Write the file whole, over what is there, as tasks write it."""
         with self.open_output() as file:
             file.write(content)
 
     def unlink(self, *, missing_ok: bool = True) -> None:
-        """Delete the file, if it is there."""
         del missing_ok
         self.delete_all()
 
     def delete_all(self) -> None:
-        """Delete the file, and all files in a folder of this name."""
         raise NotImplementedError
 
     def delete_files(self, names: Sequence[str]) -> None:
-        """Delete files of this folder, which need not be there."""
+        """Delete files of this folder; they may be missing."""
         for name in names:
             (self / name).delete_all()
 
     def delete_folders(self, names: Sequence[str]) -> None:
-        """Delete folders of this folder, with all that is in them."""
         self.delete_files(names)
 
     def drop_unfinished(self) -> None:
-        """Delete from this folder what writers have left there that died in the middle."""
+        """Delete from this folder what dead writers have left unfinished."""
 
     def open_input(self) -> pa.NativeFile:
-        """Open it for reading at any place in it."""
         raise NotImplementedError
 
     def open_output(self) -> pa.NativeFile:
-        """Open it for writing: it is there, as a whole, once that is closed."""
+        """Open it for writing; it appears whole once it is closed."""
         raise NotImplementedError
 
 
 def parts_of(location: str) -> tuple[str, str, str]:
-    """Return the scheme of a URI, the host or bucket, and what is named there."""
+    """Return the scheme of a URI, its host or bucket, and the name there."""
     scheme, _, name = location.partition("://")
     place, _, key = name.partition("/")
-    parts = [part for part in key.split("/") if part]  # as Hadoop reads it, which names its own so
+    parts = [part for part in key.split("/") if part]  # as Hadoop reads names
     if not place or {".", ".."}.intersection(parts):
         raise CheckpointError(
             f"checkpoint {location}: name a bucket or a namenode, and a folder without . and .."

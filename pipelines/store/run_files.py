@@ -22,17 +22,15 @@ _FORMAT: Final = 1
 
 
 def files_document_name(run: Run) -> str:
-    """Return where it stands."""
     return f"runs/{run.name}/files.json"
 
 
 def files_document(run: Run) -> dict[str, Any]:
-    """Return what it says."""
     return {"format": _FORMAT, "files": dict(run.files)}
 
 
 def files_of(storage: SparkFolder, run: Run) -> Mapping[str, int] | None:
-    """Return the files of a run, by name, and the rows of each; None where nothing says so."""
+    """Return the files of a run by name, and the rows of each; None if nothing says so."""
     return read_document(storage, files_document_name(run), _files)
 
 

@@ -25,7 +25,7 @@ _ALL: Final = 0o2777
 
 
 def make_folders(folder: Path, *, may_be_there: bool = True) -> list[Path]:
-    """Make a folder with those above it, each like the one that it is in."""
+    """Make a folder and those above it, each shared like the folder that it is in."""
     missing = [path for path in (folder, *folder.parents) if not path.exists()]
     folder.mkdir(parents=True, exist_ok=may_be_there)
     for path in reversed(missing):
@@ -34,7 +34,7 @@ def make_folders(folder: Path, *, may_be_there: bool = True) -> list[Path]:
 
 
 def share(path: Path) -> None:
-    """Give a new file or folder to the group, where its folder is a shared one."""
+    """Give a new file or folder to the group, if its folder is shared."""
     if _is_shared(path.parent):
         path.chmod(_FOLDER if path.is_dir() else _FILE)
 
@@ -52,7 +52,7 @@ def admit(path: Path) -> None:
 
 
 def not_shared(folder: Path) -> CheckpointError:
-    """Return the error of a process that may not write to a folder of another user's."""
+    """Return the error of a process that may not write to another user's folder."""
     # Spark's name of the driver's user, where the folder cannot be looked at.
     owner = os.environ.get("SPARK_USER", "another")
     with contextlib.suppress(OSError):

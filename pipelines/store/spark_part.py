@@ -37,8 +37,6 @@ _PLANS_ASKED_FOR: Final = 2
 
 
 class SparkPart:
-    """What stands in the folders of Spark's."""
-
     def __init__(self, storage: SparkFolder) -> None:
         self._storage = storage
         # Of a folder, the batch whose plan outlasts a power cut, as does the commit before it: a
@@ -47,13 +45,13 @@ class SparkPart:
         self._created: dict[tuple[str, int], Mapping[SourcePartition, int]] = {}
 
     def take_note(self, source: str, batch_id: int, offsets: Mapping[SourcePartition, int]) -> None:
-        """Take note of a plan that this process has created: what it says need not be read."""
+        """Note a plan that this process has created, so that it need not be read."""
         self._created[source, batch_id] = offsets
         while len(self._created) > _PLANS_ASKED_FOR:
             self._created.pop(next(iter(self._created)))
 
     def planned_offsets(self, source: str, batch_id: int) -> Mapping[SourcePartition, int]:
-        """Return where a batch ends in each source partition, as Spark planned it."""
+        """Return where a batch ends in each source partition, by Spark's plan."""
         if (created := self._created.get((source, batch_id))) is not None:
             return created
         name = f"{source}/offsets/{batch_id}"
@@ -63,13 +61,13 @@ class SparkPart:
         try:
             (offsets,) = self._storage.read(name).splitlines()[_HEAD_LINES["offsets"] :]
             return _offsets(json.loads(offsets))
-        except (AttributeError, TypeError, ValueError) as error:  # none, or of several sources
+        except (AttributeError, TypeError, ValueError) as error:  # no plan, or several sources
             raise CheckpointError(
                 f"{where}, cannot be read: {error}. Put it back, or {WAY_ON}"
             ) from error
 
     def is_planned(self, source: str, batch_id: int) -> bool:
-        """Tell whether Spark knows what the batch reads, and will not plan it anew."""
+        """Tell whether Spark has planned the batch and will not plan it anew."""
         return self._storage.exists(f"{source}/offsets/{batch_id}")
 
     def is_committed(self, source: str, batch_id: int) -> bool:
@@ -84,7 +82,7 @@ class SparkPart:
         """Return what shows that Spark has read behind its first batch; None without any."""
         for source in self._storage.names(""):
             if source.startswith(f"{FIRST_SPARK_FOLDER}-"):
-                return source  # begun behind what the log then said was read
+                return source  # it began behind what the log had as read by then
             if source == FIRST_SPARK_FOLDER and (done := self.batches(source, "commits")):
                 return f"{source}/commits/{done[-1]}"
         return None
@@ -94,7 +92,7 @@ class SparkPart:
         return self.begins(source) if self.is_planned(source, 0) else {}
 
     def begins(self, source: str) -> dict[SourcePartition, int]:
-        """Return where the first batch begins, planned or not; empty where nothing says so."""
+        """Return where the first batch begins, planned or not; empty if nothing says so."""
         name = f"{source}/sources/0/0"
         if not self._storage.exists(name):
             return {}
@@ -104,7 +102,7 @@ class SparkPart:
             return {}
 
     def drop(self, source: str) -> None:
-        """Delete a folder of Spark's that the log knows nothing of."""
+        """Delete a folder of Spark's that the log does not know."""
         self._created.clear()
         self._storage.delete(source)
 
@@ -129,7 +127,7 @@ class SparkPart:
             self.drop(source)
 
     def batches(self, source: str, folder: str) -> list[int]:
-        """Return the numbers of the batches that are in `offsets` or in `commits`, in order."""
+        """Return the numbers of the batches in `offsets` or `commits`, in order."""
         names = self._storage.names(f"{source}/{folder}")
         return sorted(int(name) for name in names if name.isdecimal())
 
@@ -146,7 +144,7 @@ class SparkPart:
 
 
 def files_around(source: str, batch_id: int) -> list[str]:
-    """Name Spark's files of a batch, with the checksums that Hadoop keeps beside them."""
+    """Name Spark's files of a batch, with Hadoop's checksums of them."""
     if not batch_id:
         return [source]  # its folders, too, are new
     documents = (f"commits/{batch_id - 1}", f"offsets/{batch_id}", f"commits/{batch_id}")

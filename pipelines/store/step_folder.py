@@ -30,8 +30,6 @@ if TYPE_CHECKING:
 
 
 class StepDocument(Protocol):
-    """What a document of a step says."""
-
     @property
     def step(self) -> int:
         """Number of the step, from 0, without a gap."""
@@ -46,18 +44,18 @@ KEPT_STEPS: Final = 100
 
 
 class StepFolder(OwnedFolder, Generic[_Entry, _Done]):
-    """An owned folder with the log of steps, and with the files that its documents name."""
+    """An owned folder with the log of steps and the files that its documents name."""
 
     _LOG: ClassVar[str]  # the folder of the documents that log steps
     _BY_STEP: ClassVar[Sequence[str]]  # folders with a document a step; the newest are kept
-    _PUT_BACK: ClassVar[str]  # what to do where part of the log is gone
+    _PUT_BACK: ClassVar[str]  # what to do if part of the log is gone
 
     def __init__(self, storage: Storage, spark_folder: SparkFolder | None = None) -> None:
         super().__init__(storage)
         self._sweeper = Sweeper(storage, spark_folder or storage, self._ownership)
 
     def latest(self) -> tuple[_Entry | None, _Done]:
-        """Return the newest step that is logged, and the newest done mark."""
+        """Return the newest logged step, and the newest done mark."""
         raise NotImplementedError
 
     def write_entry(self, entry: _Entry) -> None:
@@ -79,11 +77,11 @@ class StepFolder(OwnedFolder, Generic[_Entry, _Done]):
             self._storage.delete(name)
 
     def sweep(self, names: Sequence[str]) -> None:
-        """Delete files that nobody needs, in an object store beside the job."""
+        """Delete files that nothing needs; in an object store this runs beside the job."""
         self._sweeper.delete(names)
 
     def close(self) -> None:
-        """Let go of the folder, so that the next life need not wait."""
+        """Release the folder, so that the next life need not wait."""
         self._sweeper.close()
         super().close()
 
@@ -93,7 +91,7 @@ class StepFolder(OwnedFolder, Generic[_Entry, _Done]):
         read_done: Callable[[dict[str, Any]], _Done],
         nothing_done: _Done,
     ) -> tuple[_Entry | None, _Done]:
-        # The done mark first: a life before us may be at work yet, and mark a step in between.
+        # The done mark first: an earlier life may still be at work, and mark a step in between.
         done = self._newest("done", read_done) or nothing_done
         entry = self._newest(self._LOG, read_entry)
         step = -1 if entry is None else entry.step
@@ -108,12 +106,11 @@ class StepFolder(OwnedFolder, Generic[_Entry, _Done]):
         self.write_document(f"{folder}/{step_name(document.step)}", document.to_document())
 
     def _gone(self, folder: str, files: Collection[str]) -> list[str]:
-        """Return which files of a folder are not there."""
         return sorted({*files} - {*self._storage.names(folder)})
 
 
 class LogEnd(Generic[_Entry, _Done]):
-    """The newest step that is logged, and the newest done mark, as they are on disk."""
+    """The newest logged step and the newest done mark, as they are on disk."""
 
     def __init__(self, folder: StepFolder[_Entry, _Done]) -> None:
         self._folder = folder
@@ -121,15 +118,13 @@ class LogEnd(Generic[_Entry, _Done]):
 
     @property
     def is_entry_done(self) -> bool:
-        """Whether nothing of the newest step that is logged is left to write."""
+        """Whether all of the newest logged step is written."""
         return self.entry is None or self.done.step >= self.entry.step
 
     def write(self, entry: _Entry) -> None:
-        """Log the next step."""
         self._folder.write_entry(entry)
         self.entry = entry
 
     def mark_done(self, done: _Done) -> None:
-        """Mark the newest step that is logged as done."""
         self._folder.write_done(done)
         self.done = done

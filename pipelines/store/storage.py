@@ -34,17 +34,16 @@ OVERSIZED_FOLDER: Final = "oversized"
 
 
 def is_remote(location: Location) -> bool:
-    """Tell whether each reading of it costs a way over the network."""
+    """Tell whether each reading of it goes over the network."""
     return not isinstance(location, Path)
 
 
 def open_file(location: Location) -> pa.NativeFile:
-    """Open a file for reading at any place in it."""
     return pa.OSFile(str(location), "rb") if isinstance(location, Path) else location.open_input()
 
 
 def new_file(location: Location) -> pa.NativeFile:
-    """Open a file for writing, which is there once it is closed; its folder is there already."""
+    """Open a file for writing; it appears once it is closed. Its folder is there already."""
     if not isinstance(location, Path):
         return location.open_output()
     try:
@@ -61,7 +60,7 @@ def new_file(location: Location) -> pa.NativeFile:
 
 @contextlib.contextmanager
 def written(location: Location) -> Iterator[pa.NativeFile]:
-    """Write a file in a block; it is there behind it, and what fails in it names the file."""
+    """Write a file in a block; it appears after the block, and errors name it."""
     with naming(location), new_file(location) as file:
         yield file
 
@@ -73,13 +72,13 @@ def new_folder(location: Location, *, may_be_there: bool = False) -> None:
 
 
 def sync(location: Location) -> None:
-    """Return once a file that was closed outlasts a power cut; elsewhere than on a path it does."""
+    """Return once a closed file outlasts a power cut; elsewhere than on a path it does already."""
     if isinstance(location, Path):
         durable.sync(location)
 
 
 def files_in(folder: Location) -> list[Location]:
-    """Return what is in a folder, by name; nothing where there is no such folder."""
+    """Return what is in a folder, by name; empty if there is no such folder."""
     try:
         found: list[Location] = [*folder.iterdir()]
     except FileNotFoundError:
@@ -88,7 +87,6 @@ def files_in(folder: Location) -> list[Location]:
 
 
 def delete_all(location: Location) -> None:
-    """Delete a folder with all that is in it."""
     if isinstance(location, Path):
         shutil.rmtree(location)
     else:
@@ -96,13 +94,13 @@ def delete_all(location: Location) -> None:
 
 
 def write_new(location: Location, content: bytes) -> None:
-    """Write a file that nobody has been told of yet."""
+    """Write a file that nobody knows of yet."""
     with written(location) as file:
         file.write(content)
 
 
 def write_aside(location: Location, content: bytes) -> None:
-    """Write a file whole or not at all; nothing that is to last may rest on it."""
+    """Write a file whole or not at all; nothing that is to last may depend on it."""
     if not isinstance(location, Path):
         location.write_bytes(content)
         return
@@ -111,7 +109,7 @@ def write_aside(location: Location, content: bytes) -> None:
 
 
 def write_whole(location: Location, content: bytes) -> None:
-    """Write a file whole or not at all, over what is there; when this returns it will last."""
+    """Replace a file whole or not at all; when this returns, the file will last."""
     if not isinstance(location, Path):
         location.write_bytes(content)
         return
@@ -148,13 +146,13 @@ class SparkFolder(Protocol):
         """Tell whether there is such a file or folder."""
 
     def names(self, folder: str) -> list[str]:
-        """Return the names in a folder, in order; none where there is no such folder."""
+        """Return the names in a folder, in order; empty if there is no such folder."""
 
     def read(self, name: str) -> str:
         """Read a file."""
 
     def delete(self, name: str) -> None:
-        """Delete a file, or a folder with all that is in it; it need not be there."""
+        """Delete a file, or a folder with all that is in it; it may be missing."""
 
     def drop_unfinished(self, folder: str) -> None:
         """Delete from a folder what writers have left there that died in the middle.
@@ -173,7 +171,7 @@ class Storage(SparkFolder, Protocol):
     """A folder in which a checkpoint is, such as `frontier/000000000007`."""
 
     def location(self, name: str) -> Location:
-        """Return where something in it is, as `open_file` and its like take it."""
+        """Return the location of something in it, for `open_file` and its like."""
 
     def create(self, name: str, text: str) -> bool:
         """Write a file whole or not at all, and never over one; whether it was not there before.
@@ -182,13 +180,13 @@ class Storage(SparkFolder, Protocol):
         """
 
     def replace(self, name: str, text: str) -> None:
-        """Write a file whole, over what is there; nothing may rest on it."""
+        """Replace a file whole; nothing may depend on it."""
 
     def make_folder(self, name: str) -> None:
         """Make a folder that outlasts a power cut; it may be there."""
 
     def delete_files(self, names: Sequence[str]) -> None:
-        """Delete files, which need not be there."""
+        """Delete files; they may be missing."""
 
     def delete_folders(self, names: Sequence[str]) -> None:
         """Delete folders with all that is in them."""
@@ -221,50 +219,40 @@ def storage_at(location: str) -> Storage:
 
 
 class _OpenFolder(Generic[_Place]):
-    """A folder, which need not be there yet, whose files are opened by their location."""
+    """A folder whose files are opened by their location; it may not exist yet."""
 
     def __init__(self, root: _Place) -> None:
         self._root: _Place = root
 
     def location(self, name: str) -> _Place:
-        """See `Storage`."""
         return self._root / name if name else self._root
 
     def exists(self, name: str) -> bool:
-        """See `Storage`."""
         return self.location(name).exists()
 
     def names(self, folder: str) -> list[str]:
-        """See `Storage`."""
         names = [one.name for one in files_in(self.location(folder))]
         return [name for name in names if not name.startswith(".")]
 
 
 class LocalStorage(_OpenFolder[Path]):
-    """A folder that programs reach by path."""
-
     def __init__(self, root: Path) -> None:
         super().__init__(root.absolute())
 
     @property
     def root(self) -> str:
-        """See `Storage`."""
         return f"{LOCAL_SCHEME}{self._root}"
 
     def read(self, name: str) -> str:
-        """See `Storage`."""
         return self.location(name).read_text()
 
     def create(self, name: str, text: str) -> bool:
-        """See `Storage`."""
         return durable.create(self.location(name), text)
 
     def replace(self, name: str, text: str) -> None:
-        """See `Storage`."""
         durable.replace(self.location(name), text)
 
     def delete(self, name: str) -> None:
-        """See `Storage`."""
         path = self.location(name)
         try:
             path.unlink()
@@ -274,24 +262,19 @@ class LocalStorage(_OpenFolder[Path]):
             shutil.rmtree(path, ignore_errors=True)
 
     def make_folder(self, name: str) -> None:
-        """See `Storage`."""
         durable.make_folder(self.location(name))
 
     def delete_files(self, names: Sequence[str]) -> None:
-        """See `Storage`."""
         for name in names:
             self.delete(name)
 
     def delete_folders(self, names: Sequence[str]) -> None:
-        """See `Storage`."""
         self.delete_files(names)
 
     def drop_unfinished(self, folder: str) -> None:
-        """See `Storage`."""
         durable.drop_unfinished(self.location(folder))
 
     def sync(self, *names: str) -> None:
-        """See `Storage`."""
         durable.sync_all(self.location(name) for name in names)
 
 
@@ -306,45 +289,37 @@ class RemoteStorage(_OpenFolder[ObjectPath | HdfsPath]):
 
     @property
     def root(self) -> str:
-        """See `Storage`."""
         return str(self._root)
 
     def read(self, name: str) -> str:
-        """See `Storage`."""
         return self.location(name).get().decode()
 
     def create(self, name: str, text: str) -> bool:
-        """See `Storage`."""
         place, content = self.location(name), text.encode()
 
-        # Nobody may go on before it is known who has created it.
+        # Nobody may continue before it is known who created it.
         def is_ours() -> bool:
             return place.put_new(content) or place.get() == content
 
         return _RETRY.run(is_ours, _passes)
 
     def replace(self, name: str, text: str) -> None:
-        """See `Storage`."""
         self.location(name).put(text.encode())
 
     def delete(self, name: str) -> None:
-        """See `Storage`."""
         self.location(name).delete_all()
 
     def make_folder(self, name: str) -> None:
-        """See `Storage`; there are no folders that outlast what is in them."""
+        """Do nothing: there are no folders that outlast what is in them."""
 
     def delete_files(self, names: Sequence[str]) -> None:
-        """See `Storage`."""
         self._root.delete_files(names)
 
     def delete_folders(self, names: Sequence[str]) -> None:
-        """See `Storage`."""
         self._root.delete_folders(names)
 
     def drop_unfinished(self, folder: str) -> None:
-        """See `Storage`."""
         self.location(folder).drop_unfinished()
 
     def sync(self, *names: str) -> None:
-        """See `Storage`; what was written is kept."""
+        """Do nothing: what was written is kept."""

@@ -26,7 +26,7 @@ _PAUSE_S: Final = 1.0
 
 
 class Sweeper:
-    """Deletes folders; where that takes requests beside the job, which does not wait for it."""
+    """Deletes folders; requests to a store run beside the job, which does not wait for them."""
 
     def __init__(self, storage: Storage, spark_folder: SparkFolder, ownership: Ownership) -> None:
         self._storage = storage
@@ -42,15 +42,15 @@ class Sweeper:
         self._closing = threading.Event()
 
     def keep(self, step: int, kept: Mapping[str, Collection[str]]) -> None:
-        """Delete what a step no longer needs, whose document stands."""
+        """Delete what a step no longer needs, once its document is there."""
         self._add({folder: (step, names) for folder, names in kept.items()}, ())
 
     def delete(self, names: Sequence[str]) -> None:
-        """Delete files that nobody needs; readers of their folder may find some for a while."""
+        """Delete files that nothing needs; readers of their folder may find some for a while."""
         self._add({}, names)
 
     def keep_source(self, source: str) -> None:
-        """Delete all folders of Spark's but this one."""
+        """Delete all of Spark's folders except this one."""
         if source == self._source:
             return
         for name in self._spark_folder.names(""):
@@ -61,13 +61,13 @@ class Sweeper:
         self._source = source
 
     def close(self) -> None:
-        """Finish what was begun, or leave it to the next life where the store does not answer."""
+        """Finish what was begun, or leave it to the next life if the store does not answer."""
         if self._thread is not None:
             self._closing.set()
             self._thread.shutdown()
 
     def _add(self, kept: Mapping[str, tuple[int, Collection[str]]], files: Sequence[str]) -> None:
-        """Delete more. For a folder, only what the newest step keeps counts."""
+        """Delete more; for a folder only what the newest step keeps counts."""
         with self._lock:
             self._kept |= kept
             self._files += files
@@ -78,7 +78,7 @@ class Sweeper:
             self._thread.submit(self._try_to_sweep)
 
     def _try_to_sweep(self) -> None:
-        """Delete for several steps at once; the next call finds what this one fails to delete."""
+        """Delete for several steps at once; the next call deletes what this one could not."""
         self._closing.wait(_PAUSE_S)
         if self._closing.is_set() and self._is_away:
             return

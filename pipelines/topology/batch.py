@@ -69,7 +69,7 @@ _SHORT_DETAIL: Final = 1 << 10
 
 
 def dead_letter(one: PendingEvent, batch: FileBatch) -> OutputRecord:
-    """An event given up, as its topic takes it: with less of its traceback, or whole in a file."""
+    """Return a given-up event as its topic takes it: with less of its traceback, or from a file."""
     if is_made(one.event):
         return _made(one, batch)
     key, value, headers = one.event[:3]
@@ -85,7 +85,7 @@ def dead_letter(one: PendingEvent, batch: FileBatch) -> OutputRecord:
 
 
 def _made(one: PendingEvent, batch: FileBatch) -> OutputRecord:
-    """A tuple that a bolt made: to be read in its topic, and to be given back from its file."""
+    """Return a tuple that a bolt made, for its topic; a replay takes it back from its file."""
     stream, said = readable(one.event, batch.topology)
     key, file = one.event[4].encode(), _in_file(one, batch)
     own = [
@@ -103,7 +103,7 @@ def _made(one: PendingEvent, batch: FileBatch) -> OutputRecord:
 
 
 def _in_file(one: PendingEvent, batch: FileBatch) -> tuple[str, bytes]:
-    """Write an event whole into a file; the header that names it."""
+    """Write an event whole into a file; return the header that names the file."""
     names = (*EVENT_COLUMNS, "reason", "detail")
     row = dict(zip(names, (*one.event, one.reason, one.detail), strict=True))
     row["headers"] = [{"key": name, "value": said} for name, said in one.event[2]]
@@ -116,7 +116,7 @@ def _fits(batch: FileBatch, key: bytes | None, value: bytes | None, headers: _He
 
 
 def _added(one: PendingEvent, batch: FileBatch, detail: str | None) -> _Headers:
-    """The headers of a dead letter behind the event's own."""
+    """Return the headers that a dead letter has behind the event's own."""
     time_ms, topic, partition, offset = one.event[3:7]
     told = {
         DEAD_REASON_HEADER: one.reason,
@@ -152,8 +152,6 @@ Spark gives a task to whichever is free: what became of a bolt's state elsewhere
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FileBatch(StepBatch):
-    """What all tasks of a step share, in a job."""
-
     # where the step's files are written: `outputs`, `waiting`, `states` and `work`
     folder: Location
     topics: Mapping[str, tuple[str, int]]  # folder in `outputs` and number of partitions, by output
@@ -161,24 +159,21 @@ class FileBatch(StepBatch):
     root: Location  # the checkpoint, where a dead letter too large for its topic is left whole
     # what the dead-letter topic takes of one record
     letter_limit: RecordLimit = field(default_factory=RecordLimit)
-    life: str = ""  # names this run of the job: bolts of another one are not gone on with
+    life: str = ""  # name of this run of the job: bolts of another run are not used again
 
     @property
     def clock(self) -> Callable[[], float]:
-        """See `StepBatch`."""
         return time.monotonic
 
     def time_ms(self) -> int:
-        """See `StepBatch`."""
         return time.time_ns() // 1_000_000
 
     def ids(self, stage: int, task: int) -> Callable[[], int]:
-        """See `StepBatch`."""
         return random_ids((*self.seed, stage, task))
 
     @property
     def instances(self) -> Instances | None:
-        """The bolts that this process keeps of the job; those of its earlier lives clean up."""
+        """The bolts that this process keeps of the job; those of earlier lives are cleaned up."""
         if not self.life:
             return None
         life, instances = _kept.get(self.root, ("", None))
@@ -191,7 +186,7 @@ class FileBatch(StepBatch):
 
     @contextlib.contextmanager
     def watched(self, executor: Executor) -> Iterator[None]:
-        """Calls end in time, and garbage is looked for now and then only."""
+        """End calls in time, and collect garbage only now and then."""
         threshold = gc.get_threshold()
         gc.set_threshold(_COLLECTED_EACH, *threshold[1:])
         try:
@@ -201,29 +196,23 @@ class FileBatch(StepBatch):
             gc.set_threshold(*threshold)
 
     def outputs(self, emissions: Iterator[int]) -> OutputFiles:
-        """See `StepBatch`."""
         return OutputFiles(self.folder / "outputs", self.topics, emissions)
 
     def exchange(self, *, is_kept: bool = False) -> ExchangeFile:
-        """See `StepBatch`."""
         return ExchangeFile(self.folder / ("inputs" if is_kept else "work"))
 
     def tuples_in_order(self, sources: Sources) -> Iterator[tuple[str, Sent]]:
-        """See `StepBatch`."""
         return tuples_in_order(sources)
 
     def weight(self, sources: Sources) -> int:
-        """See `StepBatch`."""
         return sum(
             length for _, blobs in sources for places in blobs.values() for _, length in places
         )
 
     def write_waiting(self, waiting: Sequence[PendingEvent]) -> Location | None:
-        """See `StepBatch`."""
         return write_waiting(self.folder / "waiting", waiting)
 
     def write_dead(self, dead: Sequence[PendingEvent]) -> Location | None:
-        """See `StepBatch`."""
         letters = OutputFiles(
             self.folder / "outputs", {DEAD_LETTERS: self.dead_letters}, itertools.count()
         )
@@ -235,19 +224,17 @@ class FileBatch(StepBatch):
         return file
 
     def write_unfinished(self, roots: Sequence[int]) -> Location | None:
-        """See `StepBatch`."""
         with PartFile(self.folder / "unfinished", _UNFINISHED_SCHEMA) as file:
             file.write(pa.table({"root": roots}, schema=_UNFINISHED_SCHEMA))
         return file.location
 
     def read_unfinished(self, unfinished: Sequence[Location]) -> frozenset[int]:
-        """See `StepBatch`."""
         return Roots(tuple(unfinished)).ids
 
     def write_states(
         self, states: Mapping[tuple[str, int], bytes], kept: Mapping[tuple[str, int], Location]
     ) -> dict[tuple[str, int], Location]:
-        """See `StepBatch`; what has not changed is not written again, where files have links."""
+        """Write states; unchanged ones are not written again, if files have links."""
         paths = {}
         for place, state in states.items():
             path = self.folder / "states" / f"{uuid4().hex}.pickle"
@@ -258,11 +245,9 @@ class FileBatch(StepBatch):
         return paths
 
     def read_state(self, state: Location) -> bytes:
-        """See `StepBatch`."""
         return state.read_bytes()
 
     def write_roots(self, roots: Sequence[Root]) -> Location:
-        """See `StepBatch`."""
         found = [(root.event[0], root.id, root.attempt) for root in roots if root.is_tracked]
         columns = zip(*found, strict=True) if found else [()] * len(_ROOTS_SCHEMA)
         path = self.folder / "work" / f"roots-{uuid4().hex}.arrow"
@@ -272,7 +257,6 @@ class FileBatch(StepBatch):
         return path
 
     def emitted_roots(self, roots: Sequence[Location]) -> EmittedRoots:
-        """See `StepBatch`."""
         tables = [_roots(path) for path in roots]
         rows = pa.concat_tables(tables)
         keys = rows["key"].combine_chunks().dictionary_encode().indices.fill_null(-1).to_numpy()
@@ -280,30 +264,24 @@ class FileBatch(StepBatch):
         return EmittedRoots(ids, attempts, keys, [len(table) for table in tables])
 
     def attempts_of(self, roots: Location) -> dict[int, int]:
-        """See `StepBatch`."""
         rows = _roots(roots).to_pydict()
         return dict(zip(rows["id"], rows["attempt"], strict=True))
 
     def write_made(self, made: Sequence[tuple[int, tuple[Any, ...]]]) -> Location:
-        """See `StepBatch`."""
         return self._write_pickled("made", list(made))
 
     def read_made(self, made: Location) -> Sequence[tuple[int, tuple[Any, ...]]]:
-        """See `StepBatch`."""
         found: list[tuple[int, tuple[Any, ...]]] = pickle.loads(made.read_bytes())  # noqa: S301 - our own
         return found
 
     def write_acks(self, ids: Any, values: Any, flags: Any) -> Location:
-        """See `StepBatch`."""
         return write_acks(self.folder / "work", ids, values, flags, self.ackers)
 
     @staticmethod
     def read_acks(acks: Location, acker: int) -> tuple[Any, Any, Any]:
-        """See `StepBatch`."""
         return read_acks(acks, acker)
 
     def write_verdicts(self, verdicts: Sequence[EventVerdict]) -> Location:
-        """See `StepBatch`."""
         return self._write_pickled("verdicts", list(verdicts))
 
     def _write_pickled(self, name: str, found: Any) -> Location:
@@ -312,7 +290,6 @@ class FileBatch(StepBatch):
         return path
 
     def read_verdicts(self, verdicts: Location) -> list[EventVerdict]:
-        """See `StepBatch`."""
         found: list[EventVerdict] = pickle.loads(verdicts.read_bytes())  # noqa: S301 - our own
         return found
 
@@ -337,7 +314,7 @@ def _is_linked(kept: Location, path: Location, state: bytes) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class FileInput(TaskInput):
-    """The events that a task of the first stage is given, in their order."""
+    """The events of a task of the first stage, in order."""
 
     selection: Selection | None  # the new events; None without any
     pending: tuple[Location, ...]  # files of those that wait
@@ -349,15 +326,14 @@ class FileInput(TaskInput):
         return 0 if self.selection is None else self.selection.rows_at_most(self.partition)
 
     def waiting(self) -> list[PendingEvent]:
-        """Those that wait."""
         return read_pending(self.pending)
 
     def new(self) -> Iterator[tuple[Any, ...]]:
-        """The new ones, as the values of `EventValues`."""
+        """Yield the new events as the values of `EventValues`."""
         if self.selection is not None:
             for rows in self.selection.tables(self.partition, EVENT_COLUMNS):
                 yield from events(rows)
 
     def with_waiting(self, waiting: Iterable[Location]) -> FileInput:
-        """The same new ones, and others that wait."""
+        """Return the same new events, with others that wait."""
         return replace(self, pending=tuple(waiting))

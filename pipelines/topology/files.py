@@ -52,7 +52,7 @@ _ROWS_AT_ONCE: Final = 1 << 16
 
 
 def events(rows: pa.Table) -> Iterator[tuple[Any, ...]]:
-    """Return the rows of a table as the values of events, in the order of `EventValues`."""
+    """Yield the rows of a table as the values of events, in the order of `EventValues`."""
     headers = rows["headers"]
     lists: Iterable[Any] = itertools.repeat((), len(rows))
     if headers.null_count < len(rows):
@@ -61,7 +61,7 @@ def events(rows: pa.Table) -> Iterator[tuple[Any, ...]]:
             for several in headers.to_pylist()
         )
     return zip(
-        # By NumPy, which makes no scalar of Arrow's for each.
+        # With NumPy, which does not make an Arrow scalar for each.
         rows["key"].to_numpy().tolist(),
         rows["value"].to_numpy().tolist(),
         lists,
@@ -75,7 +75,7 @@ def events(rows: pa.Table) -> Iterator[tuple[Any, ...]]:
 
 
 def _texts(column: pa.ChunkedArray) -> list[str]:
-    """Texts of a column, each different one made once."""
+    """Return the texts of a column; equal texts are one object."""
     encoded = column.combine_chunks().dictionary_encode()
     different = encoded.dictionary.to_pylist()
     if len(different) == 1:
@@ -86,7 +86,7 @@ def _texts(column: pa.ChunkedArray) -> list[str]:
 
 
 def table_of(given: Sequence[tuple[Any, ...]]) -> pa.Table:
-    """Make a table of `EVENT_SCHEMA`, of the values of at least one event."""
+    """Make a table of `EVENT_SCHEMA` from the values of at least one event."""
     key, value, headers, *rest = zip(*given, strict=True)
     lists: Sequence[Any] = [None] * len(headers)
     if any(headers):
@@ -96,7 +96,7 @@ def table_of(given: Sequence[tuple[Any, ...]]) -> pa.Table:
 
 
 def write_waiting(folder: Location, waiting: Sequence[PendingEvent]) -> Location | None:
-    """Write events that wait into a file of a folder; where it is."""
+    """Write events that wait into a file of a folder; return where it is, None without any."""
     with PartFile(folder, PENDING_SCHEMA) as file:
         for begin in range(0, len(waiting), _ROWS_AT_ONCE):
             some = waiting[begin : begin + _ROWS_AT_ONCE]
@@ -110,7 +110,7 @@ def write_waiting(folder: Location, waiting: Sequence[PendingEvent]) -> Location
 
 
 def read_pending(paths: Iterable[Location]) -> list[PendingEvent]:
-    """Read the events of some files of `write_waiting`, in their order."""
+    """Read the events of files of `write_waiting`, in order."""
     found = []
     for path in paths:
         with open_file(path) as file, pq.ParquetFile(file) as parquet:
@@ -138,8 +138,6 @@ _READ_AHEAD: Final = 1 << 18
 
 
 class ExchangeFile:
-    """A task's tuples for tasks of later stages."""
-
     def __init__(self, folder: Location) -> None:
         self.path = folder / f"tuples-{uuid4().hex}.pickle"
         self.index: dict[tuple[str, int], list[tuple[int, int]]] = {}
@@ -149,7 +147,6 @@ class ExchangeFile:
         self._file: pa.NativeFile | None = None
 
     def send(self, component: str, task: int, sent: Sent) -> None:
-        """Take a tuple in."""
         place, size = (component, task), len(sent.values)
         waiting = self._waiting.setdefault(place, [])
         waiting.append(sent)
@@ -161,7 +158,6 @@ class ExchangeFile:
             self._flush(max(self._bytes, key=self._bytes.__getitem__))
 
     def close(self) -> None:
-        """Write what is left."""
         for place in self._waiting:
             self._flush(place)
         if self._file is not None:
@@ -188,7 +184,7 @@ class ExchangeFile:
 
 
 def _in_frames(tuples: Sequence[Sent]) -> Iterator[Sequence[Sent]]:
-    """Return tuples in stretches that are read at once; of a large tuple each is one."""
+    """Yield tuples in stretches that are read at once; a large tuple is a stretch of its own."""
     begin = size = 0
     for at, sent in enumerate(tuples):
         size += len(sent.values)
@@ -245,7 +241,7 @@ def _frames(path: Location, begin: int, end: int) -> list[bytes]:
 
 
 def write_acks(folder: Location, roots: Any, values: Any, flags: Any, ackers: int) -> Location:
-    """Write what a task knows of roots, a record batch for each acker; where the file is."""
+    """Write what a task knows of roots, a record batch for each acker; return where it is."""
     which = acker_of(roots, ackers)
     order = np.argsort(which, kind="stable")
     ends = np.searchsorted(which[order], np.arange(ackers + 1))

@@ -63,7 +63,6 @@ class OutputFiles:
         self._failed: Exception | None = None
 
     def write(self, output: str, record: OutputRecord) -> None:
-        """Take a record in."""
         rows, (_, key, value, headers) = self._rows[output], record
         rows.append(record)
         size = len(key or b"") + len(value or b"")
@@ -77,7 +76,7 @@ class OutputFiles:
             self._flush(max(self._bytes, key=self._bytes.__getitem__))
 
     def close(self) -> dict[str, Location | None]:
-        """Write what is left; where the files are, by their topic's folder."""
+        """Write what is left; return where the files are, by their topic's folder."""
         for output in self._rows:
             self._flush(output)
         if self._failed is not None:
@@ -88,7 +87,7 @@ class OutputFiles:
 
     @property
     def count(self) -> int:
-        """How many records the files have, once they are closed."""
+        """Number of records in the files, once they are closed."""
         return sum(file.rows for file in self._files.values())
 
     def _flush(self, output: str) -> None:

@@ -37,8 +37,8 @@ class ProcessTotals:
     made_replayed: int = 0  # those of them that were given up, and given back
     made_acked: int = 0  # those whose trees are done
     made_dead: int = 0  # those that were given up, and are in the dead-letter topic
-    made_pending: int = 0  # those that wait: made + replayed = acked + dead + pending, likewise
-    failed: int = 0  # attempts that failed, of both
+    made_pending: int = 0  # those that wait: made + replayed = acked + dead + pending for them, too
+    failed: int = 0  # failed attempts, of events and of these tuples
     outputs: int = 0  # records that bolts emitted, those of failed trees included
     late_acks: int = 0  # acks that came too late, and were ignored
     untracked_failures: int = 0
@@ -47,17 +47,17 @@ class ProcessTotals:
 
     @property
     def waiting(self) -> int:
-        """How many events and tuples wait."""
+        """Number of events and tuples that wait."""
         return self.pending + self.made_pending
 
     @property
     def settled(self) -> int:
-        """How many events and tuples are done, or given up."""
+        """Number of events and tuples that are done or given up."""
         return self.acked + self.dead + self.made_acked + self.made_dead
 
     @property
     def are_balanced(self) -> bool:
-        """Whether each event, and each tuple that a bolt has made, is accounted for."""
+        """Whether each event, and each tuple that a bolt made, is accounted for."""
         events = self.acked + self.dead + self.pending
         made = self.made_acked + self.made_dead + self.made_pending
         return (self.taken + self.replayed, self.made + self.made_replayed) == (events, made)
@@ -65,8 +65,6 @@ class ProcessTotals:
 
 @dataclass(frozen=True, slots=True)
 class Processed:
-    """What became of a step's events."""
-
     step: int = -1
     taken: int = 0  # events that it released
     # counts of this and all earlier steps
@@ -121,7 +119,6 @@ class Processed:
         return found._with_files(lambda path: root / path)
 
     def states_by_task(self) -> dict[tuple[str, int], Location]:
-        """Files of what bolts keep, by component and task."""
         return {(component, task): path for component, task, path in self.states}
 
     def folders(self) -> set[str]:
@@ -131,7 +128,7 @@ class Processed:
         return {path.parent.parent.name for path in later}
 
     def _with_files(self, moved: Callable[[Any], Any]) -> Self:
-        """Return the same with other names of its files."""
+        """Return a copy with other names of its files."""
 
         def each(paths: Sequence[Any]) -> tuple[Any, ...]:
             return tuple(moved(path) for path in paths)
@@ -152,7 +149,7 @@ _PREPARED_FORMAT: Final = 2
 
 @dataclass(frozen=True, slots=True)
 class Prepared:
-    """What the processing phase of a transaction has left."""
+    """The result of the processing phase of a transaction."""
 
     attempt: int
     folder: str  # name of the folder with its files
@@ -163,7 +160,7 @@ class Prepared:
     # the tuples for the commit phase: in which file, and where in it by component and task
     sent: Sequence[SentTuples]
     tasks: Mapping[str, int]  # how many tasks the components of the commit phase had
-    # what else the commit phase takes for granted of the topology
+    # what else the commit phase assumes about the topology
     signature: Mapping[str, Sequence[str]]
 
     def to_document(self, root: Location) -> dict[str, Any]:

@@ -53,17 +53,15 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class StepAhead:
-    """A step that is processed while those before it are committed and go out."""
+    """A step that is processed while the steps before it are committed and go out."""
 
     entry: StepEntry  # what it decided; not logged yet
-    processed: Processed  # what became of its events, but for what its commit adds
+    processed: Processed  # what became of its events, without what its commit adds
     prepared: Prepared | None  # what its commit begins with; None if there is nothing to commit
     before: ProcessTotals  # the counts of the steps before, as far as they were known
 
 
 class Processing:
-    """Runs a topology on what steps release."""
-
     def __init__(
         self,
         workers: Workers,
@@ -110,7 +108,6 @@ class Processing:
 
     @property
     def topics(self) -> tuple[OutputTopic, ...]:
-        """All topics it writes to."""
         return (*self._outputs.values(), self._dead_letters)
 
     @property
@@ -120,7 +117,6 @@ class Processing:
 
     @property
     def totals(self) -> ProcessTotals:
-        """Counts of all steps."""
         return self._newest.totals
 
     @property
@@ -130,12 +126,11 @@ class Processing:
 
     @property
     def transactions(self) -> tuple[int, str]:
-        """The last transaction id, and what databases know the job by; 0 and empty without one."""
+        """The last transaction id, and the job's name in databases; 0 and empty without one."""
         epoch = "" if self._transactions is None else self._transactions.epoch
         return self._newest.transaction_id, epoch
 
     def open(self, done: int, newest: int, former: FormerJob = NO_FORMER_JOB) -> None:
-        """Take up where the job was."""
         root = self._checkpoint.root
         for step in sorted({done, newest} - {-1}):
             found = self._processed(step)
@@ -160,7 +155,7 @@ class Processing:
             raise is_prepared(root, newest, self._topology)
 
     def due_ms(self, now_ms: int) -> int | None:
-        """When the next event is to be tried again or replayed; None when none waits."""
+        """When the next retry or replay is due; None if none waits."""
         if self._requests.are_there(self._newest.requests):
             return now_ms
         return due_ms(self._newest.next_due_ms, now_ms, policy=self._settings.retry)
@@ -182,7 +177,7 @@ class Processing:
         if found is not None:
             self._newest = found
             return found
-        # The newest step has taken its requests in: it is done, and out.
+        # The newest step has taken its requests: it is done and sent.
         self._requests.delete(self._newest.requests)
         self._newest = replace(self._newest, requests=())
         requests = () if ahead is not None else self._requests.take()
@@ -201,7 +196,7 @@ class Processing:
             written=written,
             kept=processed.folders() | kept,
         )
-        if kept:  # a transaction was carried out, by what was prepared
+        if kept:  # a transaction was carried out with what was prepared
             self._checkpoint.drop_prepared(entry.step)
         self._newest = processed
         return processed
@@ -221,7 +216,7 @@ class Processing:
         return StepAhead(entry, prepared.processed, prepared, before.totals)
 
     def _in_turn(self, ahead: StepAhead) -> Prepared | None:
-        """Return what was prepared ahead, with what commits have added to the counts meanwhile."""
+        """Return what was prepared ahead, with the counts that commits have added since."""
         if ahead.prepared is None:
             return None
         processed = ahead.prepared.processed
@@ -245,7 +240,6 @@ class Processing:
         )
 
     def outgoing(self, processed: Processed) -> list[Outgoing]:
-        """The records of a step, by topic."""
         unfinished: tuple[Location, ...] = ()
         if self._settings.outputs is Outputs.FINISHED:
             unfinished = tuple(processed.unfinished)
@@ -264,7 +258,7 @@ class Processing:
         return found
 
     def _processed(self, step: int) -> Processed | None:
-        """Return what became of a step's events; None as long as that is not known."""
+        """Return what became of a step's events; None if it is not known yet."""
         return self._checkpoint.processed(
             step, lambda document: Processed.from_document(document, self._checkpoint.location())
         )

@@ -49,7 +49,6 @@ _IN_ORDER: Final = ("event_time_ms", "topic", "partition", "offset")
 
 
 def checkpoint_of(settings: ReorderSettings) -> Storage:
-    """The checkpoint of the job with these settings, to which requests are given."""
     location = settings.checkpoint
     try:
         location = folder_of_epoch(location, newest_epoch(storage_at(location)))
@@ -72,12 +71,12 @@ def checkpoint_of(settings: ReorderSettings) -> Storage:
 
 
 def replays_folder(settings: ReorderSettings) -> Location:
-    """Where the requests to the job with these settings go; it need not be there yet."""
+    """Return the folder of requests to the job with these settings; it may not exist yet."""
     return checkpoint_of(settings).location(REPLAYS_FOLDER)
 
 
 def write_request(folder: Location, rows: pa.Table) -> Location:
-    """Write a request, whole or not at all; when this returns it survives a power cut."""
+    """Write a request, whole or not at all; when this returns, it survives a power cut."""
     if not len(rows):
         raise ValueError("a request needs an event")
     rows = rows.select(RUN_ARROW_SCHEMA.names).cast(RUN_ARROW_SCHEMA)
@@ -100,7 +99,7 @@ def write_request(folder: Location, rows: pa.Table) -> Location:
 
 
 class RequestInDoubtError(CheckpointError):
-    """The store did not say whether a request was written, nor let it be deleted."""
+    """The store did not say whether a request was written, and did not let it be deleted."""
 
 
 def each_once(
@@ -120,18 +119,18 @@ def each_once(
 
 
 def _said(event: tuple[Any, ...]) -> tuple[Any, ...]:
-    """All but the timestamp: of a dead letter that is the time at which it was written."""
+    """Return all but the timestamp, which in a dead letter is the time of its writing."""
     key, value, headers, *place = event[:7]
     return (key, value, tuple(headers or ()), *place)
 
 
 def requests(folder: Location) -> tuple[Location, ...]:
-    """The requests in a folder, oldest first; none where there is no folder."""
+    """Return the requests in a folder, oldest first; empty if there is no folder."""
     return tuple(path for path in files_in(folder) if is_rows_file(path.name))
 
 
 def read_request(path: Location) -> pa.Table:
-    """The rows of a request, in the columns of `RUN_ARROW_SCHEMA`, by event time."""
+    """Return the rows of a request, in the columns of `RUN_ARROW_SCHEMA`, by event time."""
     try:
         with open_file(path) as file:
             found = pq.ParquetFile(file).read()
@@ -141,28 +140,27 @@ def read_request(path: Location) -> pa.Table:
 
 
 class ReplayIntake:
-    """The requests of a job that are not taken in yet."""
+    """The requests of a job that no step has taken yet."""
 
     def __init__(self, folder: Location) -> None:
         self._folder = folder
         self._found: tuple[Location, ...] | None = None
 
     def are_there(self, taken: Collection[str]) -> bool:
-        """Look whether there are any."""
         self._found = tuple(path for path in requests(self._folder) if path.name not in taken)
         return bool(self._found)
 
     def take(self) -> tuple[Location, ...]:
-        """Return those that the last look has found, or else those that are there now."""
+        """Return the requests that the last look found, or else those that are there now."""
         found, self._found = self._found, None
         return requests(self._folder) if found is None else found
 
     def delete(self, taken: Collection[str]) -> None:
-        """Delete those that a step has taken in which is done."""
+        """Delete the requests that a done step has taken."""
         for name in taken:
             (self._folder / name).unlink(missing_ok=True)
         if taken:
-            sync(self._folder)  # one that came back would be taken in again
+            sync(self._folder)  # a request that came back would be taken again
         if self._found is not None:
             self._found = tuple(path for path in self._found if path.name not in taken)
 
@@ -175,8 +173,6 @@ Letter = tuple[int, int]
 
 
 class ReplayedLetters:
-    """The dead letters of one topic that were replayed."""
-
     def __init__(self, storage: Storage, topic_id: str) -> None:
         self._storage = storage
         self._topic_id = topic_id
@@ -184,12 +180,12 @@ class ReplayedLetters:
         self._taken: str | None = None
 
     def new(self, letters: Collection[Letter]) -> set[Letter]:
-        """Return those of letters that were not replayed before."""
+        """Return the letters that were not replayed before."""
         self._read.clear()
         return self._left(set(letters))
 
     def take(self, letters: Collection[Letter]) -> set[Letter]:
-        """Note letters as replayed, and return those that were not before."""
+        """Note letters as replayed; return those that were not before."""
         self._storage.make_folder(_FOLDER)
         new = self.new(letters)
         while new:
@@ -204,12 +200,12 @@ class ReplayedLetters:
     def give_back(self) -> None:
         """Note the letters that were taken last as not replayed: nothing requests them."""
         if self._taken is not None:
-            # Its number stays: who has read it already would not read another document there.
+            # Its number stays: a process that has read it would not read another document there.
             self._storage.replace(self._taken, self._document(()))
             self._taken = None
 
     def _left(self, letters: set[Letter]) -> set[Letter]:
-        """Return the letters that the documents not read yet do not note."""
+        """Return the letters that the unread documents do not note."""
         names = set(self._storage.names(_FOLDER))
         for name in names - self._read:
             spans = read_document(self._storage, f"{_FOLDER}/{name}", self._spans) or ()
@@ -228,9 +224,7 @@ class ReplayedLetters:
 
 
 class Requested(NamedTuple):
-    """What became of letters."""
-
-    path: Location | None  # the request; None where all of them were replayed before
+    path: Location | None  # the request; None if all letters were replayed before
     events: int
     letters: int
 
@@ -271,7 +265,7 @@ def request_letters(
 
 
 def _spans_of(letters: Iterable[Letter]) -> list[list[int]]:
-    """Return letters as spans: partition, first and last offset of each."""
+    """Return letters as spans of partition, first and last offset."""
     spans: list[list[int]] = []
     for partition, offset in sorted(letters):
         if spans and spans[-1][0] == partition and spans[-1][2] == offset - 1:

@@ -46,8 +46,6 @@ if TYPE_CHECKING:
 
 
 class Replayed(NamedTuple):
-    """What a task of the first stage is given back."""
-
     events: int
     made: int  # how many of them are tuples that bolts made
     files: Sequence[Location]
@@ -64,7 +62,7 @@ def write_replayed(
     requested = (event for path in paths for event in events(read_request(path)))
     found = list(each_once(requested, waiting))
     numbers = np.array([event[5] for event in found], np.int64)
-    # What a bolt made is given out by its own task, or where that is elsewhere by any.
+    # The task of a bolt gives out what the bolt made; any task does if that one is elsewhere.
     keys = [None if is_made(event) else event[0] for event in found]
     places = outputs_of(KeyPartitioner(partitions), keys, numbers)
     given: list[list[PendingEvent]] = [[] for _ in range(partitions)]
@@ -82,14 +80,12 @@ _FOLDERS: Final = ("outputs", "waiting", "unfinished", "states", "inputs", "work
 
 @dataclass(frozen=True, slots=True)
 class StepWork:
-    """What a topology is given in a step."""
-
     entry: StepEntry
     due: Selection | None  # the events that it releases; None without any
     before: Processed  # what became of the step before
     requests: Sequence[Location]  # replay requests that it takes in
     ticks: Mapping[str, int]  # the bolts that are given a tick, and their intervals in ms
-    only_retries: bool  # all is released, and the run ends: what failed is tried again, and no more
+    only_retries: bool  # all is released, and the run ends: only failed events are tried again
     has_retries: bool  # whether an event that waits is due
 
     @classmethod
@@ -103,7 +99,6 @@ class StepWork:
         topology: Topology,
         settings: ProcessSettings,
     ) -> StepWork:
-        """Return what a step gives a topology."""
         logged_ms = entry.logged_ms
         retry_ms = due_ms(before.next_due_ms, logged_ms, policy=settings.retry)
         # A tick would make more that may fail: with steps as long as its interval the run would
@@ -125,17 +120,16 @@ class StepWork:
 
     @property
     def is_empty(self) -> bool:
-        """Whether there is nothing for bolts to do."""
+        """Whether bolts have nothing to do."""
         return self.due is None and not (self.has_retries or self.requests or self.ticks)
 
     def nothing(self) -> Processed:
-        """Return what became of the events of a step without any."""
         return self.over(
             replace(self.before, step=self.entry.step, taken=0, records={}, dead=(), unfinished=())
         )
 
     def over(self, processed: Processed) -> Processed:
-        """Return what became of the events, with the times that are reached by that."""
+        """Return what became of the events, with the times that this reaches."""
         before, logged_ms = self.before, self.entry.logged_ms
         time_ms = logged_ms if before.time_ms is None else before.time_ms
         return replace(
@@ -150,8 +144,6 @@ class StepWork:
 
 @dataclass(frozen=True, slots=True)
 class StepTry:
-    """What a run of a step works with."""
-
     name: str  # name of the folder that it writes
     batch: FileBatch  # what its tasks share
     givens: Sequence[FileInput]  # the events of each task of the first stage
@@ -162,8 +154,6 @@ class StepTry:
 
 
 class StepRuns:
-    """Makes runs of steps."""
-
     def __init__(
         self,
         workers: Workers,
@@ -201,7 +191,7 @@ class StepRuns:
         self.tasks = self._plan.tasks
 
     def run(self, work: StepWork) -> tuple[Processed, str]:
-        """Run a step; what became of its events, and the name of the folder that it has written."""
+        """Run a step; return what became of its events, and the name of its folder."""
         one = self.begin(work)
         result = StepRun(one.batch, one.givens, work.before.states_by_task(), one.tasks).run()
         self.count(work, result)
@@ -209,11 +199,10 @@ class StepRuns:
         return self.processed(work, one, result), one.name
 
     def count(self, work: StepWork, result: StepResult) -> None:
-        """Have a result count: bolts go on from the runs that it comes from."""
+        """Let a result count: bolts go on from the runs that it comes from."""
         self._counted.add(work.entry.step, result.runs)
 
     def begin(self, work: StepWork, *, has_events: bool = True) -> StepTry:
-        """Return what a run of a step works with, in a folder of its own."""
         begun_s = time.monotonic()
         entry, before, settings = work.entry, work.before, self._settings
         name = self._checkpoint.new_name(entry.step)
@@ -272,7 +261,6 @@ class StepRuns:
         return givens, (sum(one.events for one in replayed) - made, made)
 
     def processed(self, work: StepWork, one: StepTry, result: StepResult) -> Processed:
-        """Return what became of a step's events."""
         before = work.before
         busy_ms = round(1000 * (time.monotonic() - one.begun_s))
         replayed, made_replayed = one.replayed
@@ -358,7 +346,7 @@ def reached_ms(entry: StepEntry) -> int | None:
 
 
 def _added(before: ProcessTotals, counts: Mapping[str, int], **more: int) -> ProcessTotals:
-    """Return the counts with those of a step added; how many wait now is one of these."""
+    """Return the counts with those of a step added; one of these is how many wait now."""
     pending = {
         "pending": counts["waiting"] - before.pending,
         "made_pending": counts["made_waiting"] - before.made_pending,

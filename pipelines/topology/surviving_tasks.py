@@ -43,11 +43,11 @@ class _Recorded:
         write_aside(self.path, pickle.dumps(self.task()))
 
     def result(self) -> Any:
-        """Its result; it is done, so a file that is gone is somebody else's work."""
+        """Return the result; the task is done, so somebody else has deleted a missing file."""
         return pickle.loads(self.path.read_bytes())  # noqa: S301 - our own
 
     def result_if_done(self) -> Any:
-        """Its result; None if a process died first."""
+        """Return the result; None if a process died first."""
         try:
             return self.result()
         except FileNotFoundError:
@@ -55,8 +55,6 @@ class _Recorded:
 
 
 class SurvivingTasks:
-    """Runs tasks that may die."""
-
     def __init__(
         self,
         workers: Workers,
@@ -72,20 +70,20 @@ class SurvivingTasks:
         self._max_crashes = max_crashes
 
     def run(self, tasks: Sequence[Any]) -> list[TaskResult]:
-        """Run tasks side by side, and give their results in order."""
+        """Run tasks side by side; return their results in order."""
         recorded = [self._recorded(task) for task in tasks]
-        # Those with most to do first, so that the others need not wait for one of them.
+        # The tasks with most to do come first, so that the others need not wait for one of them.
         order = sorted(range(len(tasks)), key=lambda place: -tasks[place].weight)
         if self._survives([recorded[place] for place in order]):
             return [one.result() for one in recorded]
-        # Spark does not say whose process it was, so each is on its own from here on.
+        # Spark does not say which task's process died, so each task runs alone from here on.
         return [
             one.result_if_done() or self._alone(task)
             for one, task in zip(recorded, tasks, strict=True)
         ]
 
     def repeat(self, tasks: Sequence[Callable[[], T]]) -> list[T]:
-        """Run tasks in which no bolt is, all again when the process of one dies."""
+        """Run tasks without bolts, and repeat all of them if the process of one dies."""
         for _ in range(_FRUITLESS):
             recorded = [self._recorded(task) for task in tasks]
             if self._survives(recorded):
@@ -93,7 +91,7 @@ class SurvivingTasks:
         raise BoltCrashError(f"the Python process of a task keeps dying: {tasks[0]!r}")
 
     def once(self, tasks: Sequence[Callable[[], T]]) -> list[T] | None:
-        """Run each task once; return None if a process has died in one."""
+        """Run each task once; None if a process died in one."""
         recorded = [self._recorded(task) for task in tasks]
         with self._workers.ended_at(self._is_stopping):
             survived = self._survives(recorded)
@@ -148,7 +146,7 @@ class SurvivingTasks:
         return _Recorded(task, self._folder / f"result-{uuid4().hex}.pickle")
 
     def _survives(self, recorded: Sequence[_Recorded]) -> bool:
-        """Run tasks; return whether no process has died."""
+        """Run tasks; return whether no process died."""
         try:
             with self._workers.beside_reading():
                 self._workers.run(recorded, retries=False)

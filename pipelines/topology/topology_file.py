@@ -54,7 +54,7 @@ def load_topology(path: Path) -> Topology:
 
 
 def _imported(path: Path) -> ModuleType:
-    """Import a file under its own name, wherever Python would look for that."""
+    """Import a file under its own name, wherever Python would look for that name."""
     spec = spec_from_file_location(path.stem, path.resolve())
     assert spec is not None
     assert spec.loader is not None
@@ -69,7 +69,6 @@ def _imported(path: Path) -> ModuleType:
 
 
 def check_settings(reorder: ReorderSettings, process: ProcessSettings, topology: Topology) -> None:
-    """Check that settings go together with a topology."""
     if ROUTES[reorder.late_policy].output is Output.RELEASED:
         raise TopologyFileError(
             f'reorder.late_policy = "{reorder.late_policy}": late events would reach bolts out '
@@ -125,7 +124,7 @@ def check_stores(process: ProcessSettings, topology: Topology, master: str) -> N
 
 
 def check_kind(root: str, found: Processed, topology: Topology) -> None:
-    """Check that a topology that has committed transactions still is a transactional one."""
+    """Check that a topology with committed transactions is still a transactional one."""
     if found.transaction_id and not topology.is_transactional:
         raise TopologyFileError(
             f"{root}: topology {topology.name!r} has committed {found.transaction_id} "
@@ -135,7 +134,7 @@ def check_kind(root: str, found: Processed, topology: Topology) -> None:
 
 
 def is_prepared(root: str, step: int, topology: Topology) -> TopologyFileError:
-    """Return the error about a transaction that a topology which has none cannot commit."""
+    """Return the error about a prepared transaction that the topology cannot commit."""
     return TopologyFileError(
         f"{root}: step {step} is a transaction that is prepared and not committed everywhere, and "
         f"topology {topology.name!r} is not transactional now: build it with a "
@@ -147,7 +146,7 @@ def is_prepared(root: str, step: int, topology: Topology) -> TopologyFileError:
 def check_prepared(
     root: str, prepared: Prepared, topology: TransactionalTopology, tasks: Mapping[str, int]
 ) -> None:
-    """Check that the topology's commit phase is that for which a step is prepared."""
+    """Check that the topology still has the commit phase for which a step is prepared."""
     had: dict[str, object] = {_tasks_of(one): count for one, count in prepared.tasks.items()}
     has: dict[str, object] = {_tasks_of(one): tasks.get(one, 0) for one in prepared.tasks}
     had |= prepared.signature

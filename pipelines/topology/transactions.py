@@ -44,23 +44,19 @@ if TYPE_CHECKING:
 
 
 class Committing(Protocol):
-    """Is told that a step is about to be committed."""
+    """Is called when a step is about to be committed."""
 
     def __call__(self, processed: Processed, *, is_again: bool) -> None:
-        """Take what became of the step's events, but for what its commit adds."""
+        """Take what became of the step's events, without what its commit adds."""
 
 
 @dataclass(frozen=True, slots=True)
 class Committed:
-    """A commit."""
-
     folder: str  # name of the folder that it has written
     result: StepResult
 
 
 class Transactions:
-    """The transactions of a job."""
-
     def __init__(
         self,
         checkpoint: Checkpoint,
@@ -94,13 +90,12 @@ class Transactions:
             self._outages.tell(f"state of topology {self._topology.name!r}: {error}")
 
     def prepared(self, step: int) -> Prepared | None:
-        """Return what the commit of a step begins with; None as long as nothing is prepared."""
+        """Return what the commit of a step begins with; None if nothing is prepared."""
         return self._checkpoint.prepared(
             step, lambda document: Prepared.from_document(document, self._checkpoint.location())
         )
 
     def check_prepared(self, prepared: Prepared) -> None:
-        """Check that what is prepared is for this topology."""
         check_prepared(self._checkpoint.root, prepared, self._topology, self._runs.tasks)
 
     def process(self, work: StepWork) -> Prepared | None:
@@ -113,7 +108,6 @@ class Transactions:
     def carry_out(
         self, work: StepWork, ahead: Prepared | None, committing: Committing | None
     ) -> tuple[Processed, str, set[str]]:
-        """Process a step's events, and commit what they come to."""
         transaction = self._of(work, committing)
         # Before it is asked what is prepared: what an older life prepares from here on it cannot
         # commit any more.
@@ -131,8 +125,8 @@ class Transactions:
         return processed, committed.folder, {prepared.folder}
 
     def new_attempt(self, work: StepWork) -> TransactionAttempt:
-        """Return the ids of another try; the attempt id is larger than those of all before."""
-        # They grow within a life, and from one to the next: that has a larger owner generation.
+        """Return the ids of another try; its attempt id is larger than all before."""
+        # They grow within a life, and with each life: the next one has a larger owner generation.
         attempt_id = attempts_of_life(self._life) + next(self._attempts)
         return TransactionAttempt(work.before.transaction_id + 1, attempt_id)
 
@@ -168,14 +162,13 @@ class Transactions:
         return bool(self._former.transactions) and transaction_id == former + 1 and is_opaque
 
     def wait(self, seconds: float, name: str, error: Exception) -> None:
-        """Wait between two tries."""
         self._outages.tell(f"{name} is tried again in {seconds:.1f} s: {error}")
         if self._outages.pause(seconds):
             raise StopRequestedError
 
     @property
     def _life(self) -> int:
-        """The number of this life of the job, over all its checkpoints."""
+        """Number of this life of the job, over all its checkpoints."""
         return self._former.lives + self._checkpoint.owner
 
     def _of(self, work: StepWork, committing: Committing | None = None) -> _StepTransaction:
@@ -191,7 +184,7 @@ class Transactions:
         )
 
     def _outlast_databases(self) -> None:
-        """Wait until each database of a state has been told of this life."""
+        """Wait until each database of a state knows this life."""
         for failed in itertools.count(1):
             try:
                 self._create_states()
@@ -246,13 +239,11 @@ class _StepTransaction(TransactionTries["Prepared", Committed]):
         self._has_tried = False
 
     def new_attempt(self) -> TransactionAttempt:
-        """See `TransactionTries`."""
         return self._transactions.new_attempt(self._work)
 
     def process(
         self, attempt: TransactionAttempt, *, is_last: bool, tries_commit: bool
     ) -> Prepared:
-        """See `TransactionTries`."""
         prepared = self.prepare(attempt, is_last=is_last, tries_commit=tries_commit)
         self.write(prepared)
         return prepared
@@ -285,7 +276,7 @@ class _StepTransaction(TransactionTries["Prepared", Committed]):
         )
 
     def write(self, prepared: Prepared) -> None:
-        """Write down what a processing phase came to; from here on the same is committed."""
+        """Write down the result of a processing phase; from then on the same is committed."""
         self._checkpoint.write_prepared(
             self._step,
             prepared.attempt,
@@ -294,13 +285,12 @@ class _StepTransaction(TransactionTries["Prepared", Committed]):
         )
 
     def commit(self, prepared: Prepared, attempt: TransactionAttempt, *, is_new: bool) -> Committed:
-        """See `TransactionTries`."""
         if self._committing is not None:
             self._committing(prepared.processed, is_again=self._has_tried)
         self._has_tried = True
         begun = self._runs.begin(self._work, has_events=False)
         one = self._in_phase(begun, attempt, Phase.COMMIT, prepared.batch)
-        # What the step before has left: this one may have been processed before that was known.
+        # What the step before has left: this step may have been processed before it was known.
         before = self._work.before.states_by_task()
         result = CommitRun(
             one.batch,
@@ -315,18 +305,15 @@ class _StepTransaction(TransactionTries["Prepared", Committed]):
         return Committed(one.name, result)
 
     def discard(self, prepared: Prepared, attempt: TransactionAttempt) -> bool:
-        """See `TransactionTries`."""
         if not self._transactions.give_up(attempt):
             return False
         self._checkpoint.drop_prepared(self._step, prepared.attempt)
         return True
 
     def settles_untouched(self, attempt: TransactionAttempt) -> bool:
-        """See `TransactionTries`."""
         return self._transactions.settles_untouched(attempt)
 
     def wait(self, seconds: float, error: BatchFailedError) -> None:
-        """See `TransactionTries`."""
         self._transactions.wait(seconds, self._title, error)
 
     def _in_phase(

@@ -71,14 +71,14 @@ def ending_overrun_calls(executor: Executor, timeout_s: float) -> Iterator[None]
         is_over.set()
         watch.join()
         _at_work.remove(users)
-        # One may still be on its way, and would end the process by default.
+        # A signal may still be on its way, and would end the process by default.
         signal.signal(_SIGNAL, signal.SIG_IGN)
 
 
 def _watch(
     users: UserCode, look: Callable[..., Any], timeout_s: float, is_over: threading.Event
 ) -> None:
-    """Have the first thread look at its call, and end the process if that does not end the call."""
+    """Have the first thread look at its call, and end the process if the call does not end."""
     first = threading.main_thread().ident
     look_s = max(_MOST_OFTEN_S, timeout_s / _LOOKS)
     last_resort_s = max(_LAST_RESORT_S, _LAST_RESORT * timeout_s) + look_s
@@ -101,7 +101,7 @@ def _watch(
 
 
 class _Forked(UserCode):
-    """What `UserCode` is in a forked process; our code sets its attributes before all else."""
+    """`UserCode` in a forked process; our code sets its attributes before all else."""
 
     __slots__ = ()
 
