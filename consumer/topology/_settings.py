@@ -119,7 +119,6 @@ class ProcessSettings(Section):
 
     @property
     def rules(self) -> Rules:
-        """The rules of the executor."""
         return Rules(
             call_timeout_s=milliseconds(self.call_timeout) / 1000,
             ordering=self.ordering,
@@ -129,7 +128,6 @@ class ProcessSettings(Section):
 
     @property
     def retry(self) -> RetryPolicy:
-        """When a failed event is tried again."""
         return RetryPolicy(
             delay_ms=milliseconds(self.retry_delay),
             factor=self.retry_factor,
@@ -152,5 +150,4 @@ class ProcessSettings(Section):
         return None
 
     def dead_letters(self, output_topic: str) -> str:
-        """Name of the dead-letter topic."""
         return self.dead_letter_topic or f"{output_topic}.dead-letter"

@@ -211,7 +211,7 @@ class FunctionBolt(Bolt):
         return self.function(tuple)
 
     def process(self, tuple: Tuple, /) -> Any:  # noqa: A002
-        """See `Bolt`. The executor calls the function itself."""
+        """The executor does not call this, but the function itself."""
         return self.function(tuple)
 
     def __reduce__(self) -> Any:
@@ -310,7 +310,6 @@ class TopologyContext:
 
 
 def is_async(found: BaseBolt) -> bool:
-    """Return whether a bolt's calls are coroutines."""
     call: Any = found
     target = call.function if isinstance(found, FunctionBolt) else call.process
     return inspect.iscoroutinefunction(target) or inspect.isasyncgenfunction(target)

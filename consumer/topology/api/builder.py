@@ -288,7 +288,6 @@ class ComponentDeclarer:
     def grouping(
         self, component: str, grouping: Grouping, stream: str = DEFAULT_STREAM
     ) -> ComponentDeclarer:
-        """Read a stream by any grouping."""
         self._inputs.append(Subscription(component, stream, grouping))
         return self
 
@@ -320,32 +319,27 @@ class Topology:
         return frozenset()
 
     def values_of(self, event: tuple[Any, ...]) -> tuple[Any, ...]:
-        """Return the values that the spout emits of an event."""
         return event
 
     @property
     def spout(self) -> Component:
-        """The ordered stream."""
         return next(one for one in self.components.values() if one.kind is Kind.SPOUT)
 
     @property
     def bolts(self) -> tuple[Component, ...]:
-        """Its bolts, each after those it reads."""
+        """The bolts, each after those it reads."""
         return tuple(one for one in self.components.values() if one.kind is Kind.BOLT)
 
     @property
     def is_concurrent(self) -> bool:
-        """Whether a bolt has concurrent calls."""
         return any(one.concurrency > 1 for one in self.bolts)
 
     @property
     def tick_intervals_ms(self) -> dict[str, int]:
-        """The tick interval of each bolt that gets ticks."""
         return {one.id: one.tick_ms for one in self.bolts if one.tick_ms is not None}
 
     @property
     def outputs(self) -> tuple[Component, ...]:
-        """Its outputs."""
         return tuple(one for one in self.components.values() if one.kind is Kind.OUTPUT)
 
     def topics(self, default: str) -> tuple[str, ...]:
@@ -358,7 +352,6 @@ class Topology:
         return tuple(dict.fromkeys(named))
 
     def readers(self, component: str, stream: str) -> tuple[tuple[Component, Grouping], ...]:
-        """The readers of a stream, each with its grouping."""
         return tuple(
             (reader, one.grouping)
             for reader in self.components.values()
@@ -516,7 +509,7 @@ def notify(hook: EventHook, what: AckedEvent | FailedEvent) -> None:
 
 
 def check_inputs(one: Component, components: Mapping[str, Component]) -> None:
-    """Check that all a component reads is there, and fits its groupings."""
+    """Check that everything a component reads is there and fits its groupings."""
     if one.kind is Kind.SPOUT:
         return
     if not one.inputs:
@@ -543,7 +536,7 @@ def check_inputs(one: Component, components: Mapping[str, Component]) -> None:
 
 
 def in_reading_order(components: Mapping[str, Component]) -> Sequence[Component]:
-    """Return components, each after those it reads."""
+    """Return the components, each after those it reads."""
     done: dict[str, Component] = {}
     waiting = dict(components)
     while waiting:
@@ -558,7 +551,6 @@ def in_reading_order(components: Mapping[str, Component]) -> Sequence[Component]
 
 
 def check_pickles(one: Component) -> None:
-    """Check that a component can be sent to tasks."""
     groupings = [given.grouping for given in one.inputs]
     what: Any = (one.bolt if one.kind is Kind.BOLT else one.tracked, one.output, groupings)
     try:
@@ -571,7 +563,6 @@ def check_pickles(one: Component) -> None:
 
 
 def check_sendable(what: str, value: Any) -> None:
-    """Check that a value can be sent to tasks."""
     try:
         pickle.loads(pickle.dumps(value))  # noqa: S301 - what was just made
     except Exception as error:
@@ -604,7 +595,7 @@ def _check_bolt(component: str, made: BaseBolt, parallelism: int | None, concurr
 
 
 def _check_name(what: str, name: str) -> None:
-    """Refuse a name that no file or log can hold: it has half a surrogate pair."""
+    """Refuse a name with half a surrogate pair: no file or log can hold it."""
     if isinstance(name, str) and encodable(name) != name:
         raise TopologyBuildError(
             f"{what} is named {name!r}: half a surrogate pair is no character, so leave it out"

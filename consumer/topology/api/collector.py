@@ -31,13 +31,13 @@ class TaskRunner(Protocol):
     def emit(
         self, values: Any, anchors: Sequence[Any], stream: str, task: int | None
     ) -> list[TaskId]:
-        """See `OutputCollector.emit`."""
+        """Emit for the collector; see `OutputCollector.emit`."""
 
     def ack(self, given: Any, /) -> None:
-        """See `OutputCollector.ack`."""
+        """Ack for the collector; see `OutputCollector.ack`."""
 
     def fail(self, given: Any, reason: FailReason, detail: str, /) -> None:
-        """See `OutputCollector.fail`."""
+        """Fail for the collector; see `OutputCollector.fail`."""
 
 
 class OutputCollector:

@@ -131,7 +131,6 @@ class AllGrouping(Grouping):
     title = "all"
 
     def chooser(self, stream: Stream, tasks: int, emitter: Emitter, reader: str = "") -> Chooser:
-        """Return all tasks, always."""
         del stream, emitter, reader
         return _always(range(tasks))
 
@@ -143,7 +142,6 @@ class GlobalGrouping(Grouping):
     title = "global"
 
     def chooser(self, stream: Stream, tasks: int, emitter: Emitter, reader: str = "") -> Chooser:
-        """Return the first task, always."""
         del stream, tasks, emitter, reader
         return _always((0,))
 
@@ -156,7 +154,6 @@ class DirectGrouping(Grouping):
     is_direct = True
 
     def chooser(self, stream: Stream, tasks: int, emitter: Emitter, reader: str = "") -> Chooser:
-        """Return the task that the emit names."""
         del emitter, reader
 
         def choose(_values: Any, task: int | None) -> Sequence[int]:
@@ -183,7 +180,6 @@ class LocalGrouping(Grouping):
         return _round_robin(range(first, tasks, emitter.tasks), emitter.turn)
 
     def keeps_local(self, *, of_spout: bool) -> bool:
-        """Always."""
         del of_spout
         return True
 
@@ -195,7 +191,6 @@ class LocalOrShuffleGrouping(ShuffleGrouping):
     title = "local or shuffle"
 
     def keeps_local(self, *, of_spout: bool) -> bool:
-        """Always."""
         del of_spout
         return True
 
@@ -221,7 +216,6 @@ class FieldsGrouping(_ByFields):
     fields: tuple[str, ...] = ()
 
     def chooser(self, stream: Stream, tasks: int, emitter: Emitter, reader: str = "") -> Chooser:
-        """Return the task that the values' hash names."""
         del emitter, reader
         places = [stream.index[name] for name in self.fields]
         each = [(task,) for task in range(tasks)]
@@ -232,7 +226,6 @@ class FieldsGrouping(_ByFields):
 
     @property
     def meets_by(self) -> tuple[str, ...]:
-        """Its fields."""
         return self.fields
 
     def keeps_local(self, *, of_spout: bool) -> bool:
@@ -248,7 +241,6 @@ class PartialKeyGrouping(_ByFields):
     fields: tuple[str, ...] = ()
 
     def chooser(self, stream: Stream, tasks: int, emitter: Emitter, reader: str = "") -> Chooser:
-        """Return the less loaded of the two tasks that the values' hashes name."""
         del emitter, reader
         places = [stream.index[name] for name in self.fields]
         given = [0] * tasks
@@ -267,7 +259,7 @@ class PartialKeyGrouping(_ByFields):
 
 @dataclass(frozen=True)
 class CustomGrouping(Grouping):
-    """By code of the user's."""
+    """A user's code chooses the tasks."""
 
     custom: CustomStreamGrouping
 
@@ -275,7 +267,7 @@ class CustomGrouping(Grouping):
     is_users = True
 
     def chooser(self, stream: Stream, tasks: int, emitter: Emitter, reader: str = "") -> Chooser:
-        """Return a copy of the user's grouping, prepared for the task that emits."""
+        """Return a copy of the user's grouping, prepared for the emitting task."""
         told = (stream.component, stream.name, stream.fields, reader, tasks)
         return _custom(self.custom, GroupingContext(emitter.topology, *told), emitter.task)
 
@@ -353,7 +345,7 @@ class Emitter:
 
 
 def task_of_group(group: Any, tasks: int) -> int:
-    """Return the task to which a `FieldsGrouping` gives a field's value, or a tuple of several."""
+    """Return the task that a `FieldsGrouping` chooses for a value, or for a tuple of several."""
     values = list(group) if isinstance(group, tuple) else [group]
     return stable_hash(values[0] if len(values) == 1 else values) % tasks
 

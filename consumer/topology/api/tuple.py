@@ -63,8 +63,6 @@ class EventValues(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Stream:
-    """A stream as its component declares it."""
-
     component: str
     name: str
     fields: tuple[str, ...]  # names of a tuple's values
@@ -80,7 +78,7 @@ class Stream:
 
     @property
     def title(self) -> str:
-        """How it is called where it is read."""
+        """Its name for readers: of the default stream, the component's."""
         return self.component if self.name == DEFAULT_STREAM else f"{self.component}.{self.name}"
 
 

@@ -51,8 +51,6 @@ _noted: contextvars.ContextVar[list[Callable[[], Any]] | None] = contextvars.Con
 
 
 class Call:
-    """A call of a bolt for a tuple."""
-
     __slots__ = (
         "begun_s", "emitted", "error", "given", "is_given_up", "is_over", "key", "noted", "runner",
     )  # fmt: skip
@@ -90,7 +88,7 @@ class ConcurrentRunner(Runner):
         self._fields = fields[0] if len(component.inputs) == 1 and fields else None
 
     def run(self, given: TrackedTuple) -> None:
-        """Have the bolt called when its key's earlier calls are over."""
+        """Call the bolt once the earlier calls of its key are over."""
         key: Any = given.root.key
         fields = self._fields
         if fields is not None:
@@ -109,7 +107,7 @@ class ConcurrentRunner(Runner):
     def emit(
         self, values: Any, anchors: Sequence[TrackedTuple], stream_name: str, task: int | None
     ) -> list[TaskId]:
-        """See `OutputCollector.emit`; within a call nothing is chosen yet."""
+        """Within a call, note what is emitted: tasks are chosen when the call is over."""
         noted = _noted.get()
         if noted is None:
             return super().emit(values, anchors, stream_name, task)
@@ -118,7 +116,6 @@ class ConcurrentRunner(Runner):
         return []
 
     def ack(self, given: TrackedTuple) -> None:
-        """See `OutputCollector.ack`."""
         noted = _noted.get()
         if noted is None:
             super().ack(given)
@@ -126,7 +123,6 @@ class ConcurrentRunner(Runner):
             noted.append(lambda: Runner.ack(self, given))
 
     def fail(self, given: TrackedTuple, reason: FailReason, detail: str) -> None:
-        """See `OutputCollector.fail`."""
         noted = _noted.get()
         if noted is None:
             super().fail(given, reason, detail)
@@ -134,7 +130,7 @@ class ConcurrentRunner(Runner):
             noted.append(lambda: Runner.fail(self, given, reason, detail))
 
     def carry_out(self, call: Call) -> None:
-        """The call itself; in a thread of its own."""
+        """Make the call. It runs in a thread of its own."""
         token = _noted.set(call.noted)
         try:
             returned = self._call(call.given)
@@ -151,7 +147,7 @@ class ConcurrentRunner(Runner):
             _noted.reset(token)
 
     async def carry_out_async(self, call: Call) -> None:
-        """The call itself; a task of an event loop."""
+        """Make the call. It runs as a task of an event loop."""
         _noted.set(call.noted)
         try:
             await self._note_async(call, self._call(call.given))
@@ -181,7 +177,7 @@ class ConcurrentRunner(Runner):
             )
 
     def _follow(self, given: TrackedTuple) -> None:
-        """See `Runner`; all that a call has emitted is there, and is followed behind it."""
+        """Do nothing: what a call emits is followed once the call is over."""
 
     def conclude(self, call: Call) -> None:
         """Carry out what the bolt did in a call that is over."""
@@ -236,7 +232,7 @@ class CallPool:
         self._call_s = 0.0  # by any thread: it need not be exact
 
     def submit(self, call: Call) -> None:
-        """Run a call, behind those of its key that came before it."""
+        """Run a call after the earlier calls of its key."""
         self._waiting += 1
         if call.key is not None:
             behind = self._keys.get(call.key)
@@ -248,16 +244,15 @@ class CallPool:
 
     @property
     def is_full(self) -> bool:
-        """Whether some calls have to be over before further tuples are given to bolts."""
+        """Whether some calls have to end before bolts get further tuples."""
         return self._waiting > self._most
 
     @property
     def is_idle(self) -> bool:
-        """Whether no call runs or waits."""
         return not self._waiting
 
     def complete_some(self) -> None:
-        """Wait for one call at least, and carry out what the calls that are over did."""
+        """Wait for at least one call, and carry out what the finished calls did."""
         if not self._waiting:
             return
         nap_s = min(_LONGEST_NAP_S, self._call_s / 2)
@@ -279,7 +274,7 @@ class CallPool:
             self._give_up_overdue()
 
     def _is_stocked(self) -> bool:
-        """Return whether as many calls wait for a thread as run."""
+        """Return whether each thread has its next call."""
         return all(
             not runner.is_async and len(running) >= _STOCK * runner.concurrency
             for runner, running in self._running.items()

@@ -1,4 +1,4 @@
-"""The bolt tasks of an executor, from `prepare` to `cleanup`, and where what they emit goes."""
+"""The executor: the bolt tasks of one process, and the tuples between them."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ if TYPE_CHECKING:
 
 
 class Wiring:
-    """Connects the tasks of an executor with each other, with other processes, and with outputs."""
+    """Connects the tasks of an executor with each other, with other processes and with outputs."""
 
     def __init__(
         self,
@@ -91,11 +91,9 @@ class Wiring:
 
     @property
     def emitted(self) -> int:
-        """How many records outputs were given to write."""
         return sum(count() for count in self._emitted)
 
     def targets(self, stream: Stream, here: int) -> list[Here | Elsewhere | Output]:
-        """Return the readers of a stream."""
         targets: list[Here | Elsewhere | Output] = []
         for reader, grouping in self._topology.readers(stream.component, stream.name):
             if reader.output is not None:
@@ -149,7 +147,7 @@ class Wiring:
         def put_out(roots: Sequence[Root], record: Any) -> None:
             root = roots[0]
             if len(roots) > 1:
-                # It waits for those that somebody waits for.
+                # The record waits for the tracked roots, if there are any.
                 roots = [one for one in roots if one.is_tracked] or roots
                 root = max(roots, key=lambda one: one.order)
                 shared.append(tuple(roots))
@@ -169,7 +167,7 @@ class Wiring:
 
 
 class BoltTasks:
-    """Makes bolts, or takes them over from an earlier batch; keeps them, or cleans them up."""
+    """Makes bolts or takes them over from an earlier batch; keeps them or cleans them up."""
 
     def __init__(self, environment: Environment, pool: CallPool, instances: Instances) -> None:
         self._environment = environment
@@ -188,11 +186,10 @@ class BoltTasks:
 
     @property
     def have_concurrent_calls(self) -> bool:
-        """Whether any of them makes calls side by side."""
         return any(isinstance(one, ConcurrentRunner) for one in self.runners.values())
 
     def prepare(self) -> None:
-        """Prepare the bolts that have not come from an earlier batch."""
+        """Prepare the bolts that did not come from an earlier batch."""
         for place in self._unprepared:
             state = self._states.get(place)
             self.runners[place].prepare(
@@ -200,14 +197,14 @@ class BoltTasks:
             )
 
     def renew(self, place: tuple[str, int]) -> None:
-        """Have a task go on with another copy of its bolt, as its batch began."""
+        """Replace a task's bolt by a new copy, in the state in which its batch began."""
         runner, state = self.runners[place], self._states.get(place)
         runner.clean_up()
         runner.renew(_copy_of(self._topology.components[place[0]]))
         runner.prepare(None if state is None else pickle.loads(state))  # noqa: S301 - our own
 
     def snapshots(self) -> dict[tuple[str, int], Any]:
-        """Return what tasks want kept until the next batch, pickled."""
+        """Return the snapshots of the tasks, pickled."""
         snapshots = {}
         for (component, task), runner in self.runners.items():
             state = runner.snapshot()
@@ -225,7 +222,7 @@ class BoltTasks:
         return snapshots
 
     def keep(self) -> None:
-        """Keep the bolts for another batch, which begins with what `snapshots` gave."""
+        """Keep the bolts for another batch, if that begins with what `snapshots` returned."""
         for place, runner in self.runners.items():
             kept = runner.kept(self._snapshots.get(place))
             if kept is not None and not (self._pool.has_abandoned_calls and is_async(kept.bolt)):
@@ -266,7 +263,6 @@ class BoltTasks:
         return runner
 
     def _runner_of(self, component: Component, context: Any, bolt: BaseBolt) -> Runner:
-        """Return what runs a task, after the kind of its bolt and of its topology."""
         environment = self._environment
         has_calls = component.concurrency > 1 and not environment.runs_inline
         if not isinstance(self._topology, TransactionalTopology):
@@ -287,53 +283,53 @@ def _copy_of(component: Component) -> Any:
     return pickle.loads(pickle.dumps(component.bolt))  # noqa: S301 - a copy for each task
 
 
-# The executor: the bolt tasks of one process, and the tuples between them.
-#
-# It is fed events, or given tuples that other processes sent, one at a time; each is followed
-# through all bolts here before the next one, so what a task sees is in order, and the tree of a
-# chain that stays in the process is done before the next begins. Clock and random numbers are
-# arguments.
-
-
 _DEEPEST: Final = 16
-"""So many calls at most are in the middle of what they yield."""
+"""At most so many calls are in the middle of what they yield."""
 
 
 @dataclass(frozen=True, slots=True)
 class ExecutorResult:
-    """What one executor knows, after a batch, of the events and tuples that it was given."""
+    """What one executor knows after a batch of the events and tuples that it got.
+
+    A made tuple is one that a task made by itself, without an event.
+    """
 
     acked: int  # how many trees are done
-    # events that are not; of trees that left the process, ackers tell
+    # events that are not done, except those whose trees left the process: ackers decide on them
     unfinished: Sequence[UnfinishedEvent]
     fed: Sequence[Root]  # roots of the events that were fed; empty without a hook
-    # roots of trees of which a part is elsewhere, with the XOR of what is known here
+    # roots of trees that are partly elsewhere, with the XOR of the edges known here
     roots: Sequence[Root]
-    # of each output of several events that ackers decide on, the roots
+    # the roots of each output of several events, where ackers decide on it
     shared: Sequence[tuple[Root, ...]]
     late_acks: int  # acks of tuples whose tree had failed
     untracked_failures: int  # failures of trees that are not tracked
     finish_failures: Sequence[tuple[str, str]]  # bolts whose `finish_batch` raised, and what
-    emitted: int  # how many records outputs were given to write
-    dropped: Sequence[int] = ()  # ids of roots, of no event, whose records may not go out
-    made: int = 0  # how many tuples tasks have made by themselves
-    # by key of a task, the order of the last of these
+    emitted: int  # how many records outputs got to write
+    # ids of roots without an event whose records may not go out
+    dropped: Sequence[int] = ()
+    made: int = 0  # how many made tuples there are, without those in `undone`
+    # the order of each task's last made tuple, by the task's key
     last_made: Mapping[bytes, Order] = field(default_factory=dict)
-    # roots of these with their events, where ackers decide
+    # the roots of made tuples with their events, where ackers decide on them
     roots_made: Sequence[tuple[Root, Any]] = ()
-    # likewise of tuples that count for nothing, as a `finish_batch` made them that raised; `made`
-    # leaves them out
+    # the roots of tuples made by a `finish_batch` that then raised. They count for nothing
     undone: Sequence[Root] = ()
-    # whether events have no further attempt by what a `finish_batch` raised for several
+    # whether a `finish_batch` failed several events, one of which has no further attempt
     has_to_blame: bool = False
-    # by key, the first event that waits
+    # the order of the first event that waits, by key
     blocked: Mapping[bytes, Order] = field(default_factory=dict)
     # how the try at a transaction went here; None in other topologies
     batch: BatchOutcome | None = None
 
 
 class Executor:
-    """Runs tasks of a topology."""
+    """Runs the bolt tasks of one process, and passes the tuples between them.
+
+    It gets events, or tuples from other processes, one at a time. It follows each through all bolts
+    here before the next one. So a task sees tuples in order, and the tree of a chain that stays in
+    the process is done before the next begins. Clock and random numbers are arguments.
+    """
 
     def __init__(
         self,
@@ -352,7 +348,7 @@ class Executor:
     ) -> None:
         self._start = start = start or Start()
         self._topology, self._placement, self._trace = topology, placement, trace
-        # Unanchored tuples of a batch without events are attributed to one of the batch's time.
+        # In a batch without events, unanchored tuples get a placeholder event of the batch's time.
         self._trees = TreeTracker(rules, self._no_event(start.moment.now_ms))
         self._environment = environment = Environment(
             topology,
@@ -368,10 +364,10 @@ class Executor:
             last_made=dict(start.last_made),
         )
         self._queue = environment.queue
-        self._busy: list[Runner] = []  # in the middle of a call, while others are given its tuples
+        self._busy: list[Runner] = []  # in the middle of a call, while others get its tuples
         self._fed: list[Root] | None = None if topology.hook is None else []
         self._unsent: list[Callable[[], None]] | None = None
-        self._acked = 0  # those that were done as soon as they were fed
+        self._acked = 0  # trees that were done at once
         self._received: dict[int, Root] = {}
         self._made = 0
         self._roots_made: list[tuple[Root, Any]] = []
@@ -389,12 +385,12 @@ class Executor:
 
     @property
     def user_code(self) -> UserCode:
-        """Whose code runs: what a watchdog looks at."""
+        """The user code that runs. A watchdog looks at it."""
         return self._environment.user_code
 
     @property
     def has_to_blame(self) -> bool:
-        """Whether events have no further attempt by what a `finish_batch` raised for several."""
+        """Whether a `finish_batch` failed several events, one of which has no further attempt."""
         return any(runner.gives_up_together for runner in self._runners.values())
 
     def feed(self, root: Root, values: tuple[Any, ...], *, is_own: bool = False) -> None:
@@ -423,13 +419,12 @@ class Executor:
             self.finish()
 
     def refuse(self, root: Root, values: tuple[Any, ...], failure: TreeFailure) -> None:
-        """Fail an event without giving it to bolts; see `feed`."""
         if self._begins(root, values):
             self._trees.fail(root, failure)
             self._open.add(root, root.event)
 
     def _begins(self, root: Root, values: tuple[Any, ...]) -> bool:
-        """Return whether an event's tree is begun: it is held behind one of its key that waits."""
+        """Return whether the event is fed. It is held if an earlier event of its key waits."""
         trees = self._trees
         if self._trace is not None:
             self._trace.begun(root, values)
@@ -441,7 +436,7 @@ class Executor:
         return True
 
     def receive(self, component: str, task: int, sent: Sent) -> None:
-        """Give a task a tuple that another process sent it, and follow it."""
+        """Give a task a tuple from another process, and follow it."""
         stream = self._stream_of(sent)
         try:
             values = unpacked(stream, sent.values)
@@ -449,7 +444,7 @@ class Executor:
             path = (*sent.path, component)
             self.give_up(sent, TreeFailure(FailReason.EXCEPTION, str(error), path))
             return
-        if self._start.transaction is not None:  # what is prepared may be of an earlier try
+        if self._start.transaction is not None:  # prepared tuples may be an earlier try's
             values = (self._start.transaction.attempt, *values[1:])
         trees = []
         for root, edge in sent.trees:
@@ -475,7 +470,7 @@ class Executor:
         self.drain()
 
     def give_up(self, sent: Sent, failure: TreeFailure) -> None:
-        """Fail a tuple that another process sent, without giving it to its task."""
+        """Fail a tuple from another process without giving it to its task."""
         environment = self._environment
         for root, _ in sent.trees:
             known = self._received.setdefault(root.id, root) if root.is_tracked else root
@@ -484,21 +479,21 @@ class Executor:
                 environment.outcome.fail(failure.path[-1], Cause.RAISED, failure.detail)
 
     def hold_back(self, key: bytes | None, order: Order) -> None:
-        """Hold events of a key that are later than one which is not fed, and waits."""
+        """Hold the events of a key that are later than one that waits and is not fed."""
         self._trees.block(key, order)
 
     def make_behind(self, orders: Mapping[bytes, Order]) -> None:
-        """Hold what tasks make from here on behind what they have made that waits."""
+        """Hold what tasks make from now on behind the waiting tuples that they made before."""
         last = self._environment.last_made
         for key, order in orders.items():
             self.hold_back(key, order)
             last[key] = max(order, last.get(key, order))
 
     def tick(self, bolts: Sequence[str] | None = None) -> None:
-        """Give bolts the ticks that are due, before anything else; these belong to no tree.
+        """Give bolts the ticks that are due, before anything else. Ticks belong to no tree.
 
-        If a bolt refuses one, nothing counts of what it did, and it is asked once more, as it was
-        when the batch began. What it does then counts, whether it refuses again or not.
+        If a bolt refuses a tick, nothing that it did counts. It gets the tick once more, in the
+        state in which its batch began. What it does then counts, even if it refuses again.
         """
         moment = self._start.moment
         time_ms = moment.now_ms if moment.watermark_ms is None else moment.watermark_ms
@@ -514,7 +509,7 @@ class Executor:
     def _takes_tick(
         self, place: tuple[str, int], interval_ms: int, time_ms: int, *, is_last: bool = False
     ) -> bool:
-        """Return whether a call at a tick counts; what is emitted waits until all have theirs."""
+        """Return whether a call at a tick counts. What it emits waits until all had their tick."""
         environment, queue, pool = self._environment, self._queue, self._pool
         root = Root(OF_BATCH | next(self._start.numbers), self._no_event(time_ms), is_tracked=False)
         stream: Stream = TICK
@@ -540,7 +535,7 @@ class Executor:
         return True
 
     def give_up_tick(self, bolt: str, failure: TreeFailure) -> None:
-        """Fail a bolt's tick without giving it to the bolt; it is logged, as it has no tree."""
+        """Fail a bolt's tick without giving it to the bolt. It has no tree, so it is logged."""
         for task in self._placement.here.get(bolt, ()):
             logger = self._runners[bolt, task].context.logger
             logger.error("a tick was not processed: %s", failure.detail)
@@ -560,9 +555,9 @@ class Executor:
             self._pool.complete_some()
 
     def _follow(self, runner: Runner) -> None:
-        """Give queued tuples to their tasks while one is in the middle of a call.
+        """Give queued tuples to their tasks while one task is in the middle of a call.
 
-        Those of tasks that are wait, in their order.
+        Tuples for tasks that are in the middle of a call wait, in their order.
         """
         queue, busy, waiting = self._queue, self._busy, deque[TrackedTuple]()
         if len(busy) == _DEEPEST:
@@ -584,13 +579,13 @@ class Executor:
     def finish(self) -> None:
         """Finish the batch: let bolts ack what they hold, and decide what becomes of its trees.
 
-        Where a part of the trees is elsewhere, or their spout, the ackers decide.
+        If a part of the trees or their spout is elsewhere, the ackers decide.
         """
         self._complete_calls()
         self._take_in_made()
         for runner in self._runners.values():
             if self._environment.outcome.failures:
-                break  # of the batch nothing is to be committed
+                break  # nothing of the batch will be committed
             runner.give_out()
             self._complete_calls()
             if self._is_rehearsal:
@@ -606,11 +601,11 @@ class Executor:
 
     @property
     def _settles(self) -> bool:
-        """Whether all of its trees is known here."""
+        """Whether this executor knows all of its trees."""
         return self._is_whole and self._from_spout.is_here
 
     def _take_in_made(self) -> None:
-        """Follow the tuples that tasks have made by themselves as far as they go here."""
+        """Follow the tuples that tasks made by themselves as far as they go here."""
         awaited = self._environment.awaited
         made = [root for root in self._environment.made if root.is_tracked]
         self._made += len(made)
@@ -618,13 +613,13 @@ class Executor:
             self._roots_made += [(root, root.event) for root in made]
         elif self._open.is_empty and all(one.is_done and one not in awaited for one in made):
             self._acked += len(made)
-        else:  # one that is done may stand behind one that is not
+        else:  # a done one may stand behind an unfinished one
             for root in made:
                 self._open.add(root, root.event)
         self._environment.made.clear()
 
     def result(self) -> ExecutorResult:
-        """Return what became of what it was given; once the batch is finished, all of it."""
+        """Return what became of the input. It is final once the batch is finished."""
         return ExecutorResult(
             acked=self._acked + self._open.acked,
             unfinished=self._open.unfinished,
@@ -646,20 +641,17 @@ class Executor:
         )
 
     def snapshots(self) -> dict[tuple[str, int], Any]:
-        """Return what tasks want kept until the next batch, pickled."""
         return self._tasks.snapshots()
 
     def keep(self) -> None:
-        """Keep the bolts for another batch, which begins with what `snapshots` gave."""
         self._tasks.keep()
 
     def close(self) -> None:
-        """Clean up the bolts that are not kept."""
         self._tasks.close()
 
     @property
     def _is_rehearsal(self) -> bool:
-        """Whether bolts of the commit phase are given tuples before their batch is complete."""
+        """Whether bolts of the commit phase get tuples before their batch is complete."""
         transaction, commit_phase = self._start.transaction, self._topology.commit_phase
         return (
             transaction is not None
@@ -670,7 +662,7 @@ class Executor:
     def _sends(
         self, send: Callable[[str, int, Sent], None] | None
     ) -> Callable[[str, int, Sent], None] | None:
-        """Return what takes tuples for tasks elsewhere: while a bolt has a tick, they wait."""
+        """Return a `send` that waits while a bolt has its tick."""
         if send is None or not self._start.moment.ticks:
             return send
 
@@ -690,11 +682,10 @@ class Executor:
             self.drain()
 
     def _no_event(self, time_ms: int) -> EventValues:
-        """Return the placeholder event of tuples that are derived from none."""
+        """Return the placeholder event of tuples that come from no event."""
         return EventValues(None, None, (), time_ms, "", self._placement.number, 0, time_ms)
 
     def _stream_of(self, sent: Sent) -> Stream:
-        """Return the stream of a task that runs elsewhere."""
         place = (*sent.stream, sent.task)
         found = self._streams.get(place)
         if found is None:

@@ -1,11 +1,14 @@
-"""Divides a topology into stages: bolts that run in one process.
+"""Where the tasks of a topology run, and what a tuple becomes that they emit.
+
+`plan` divides a topology into stages: bolts that run in one process. An emitted tuple becomes a
+tuple of a task here or elsewhere, or a record of Kafka.
 
 The ordered stream has a task for each of its partitions; equal keys are in one of them. A bolt
 whose groupings keep tuples local runs there, too: tuples then go from one to the other without
 leaving the process. All other bolts begin a stage of their own.
 
-In a transactional topology so do bolts that keep something of their batch, and those that read
-them: each of them can be run again by itself, from what it was sent.
+In a transactional topology, bolts that keep something of their batch begin a stage, too, and so do
+the bolts that read them. Each of these can be run again by itself, from the tuples sent to it.
 """
 
 from __future__ import annotations
@@ -51,15 +54,13 @@ class Ordering(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Rules:
-    """The rules of an executor."""
-
     call_timeout_s: float = 30.0  # a call that takes longer fails
     ordering: Ordering = Ordering.KEY  # which events a failed event holds back
-    # when a failed event is tried again; one that is given up holds back no other
+    # when a failed event is tried again; an event that is given up holds back no other
     retry: RetryPolicy = field(default_factory=RetryPolicy)
-    # open trees, at most: then the batch is finished first. None: no bound
+    # the most open trees: at this number the batch is finished first. None: no bound
     max_spout_pending: int | None = None
-    # largest record of the topics of outputs, by output; of others, a broker's default
+    # the largest record that each output's topic takes; other outputs have a broker's default
     limits: Mapping[str, RecordLimit] = field(default_factory=dict)
 
 
@@ -68,13 +69,13 @@ class Placement:
     """The tasks that run in this process."""
 
     tasks: Mapping[str, int]  # how many tasks each component has
-    # the numbers of those that run here, of each component with any
+    # the numbers of the tasks that run here, by component; only components with such tasks
     here: Mapping[str, Sequence[int]]
     number: int = 0  # number of this process among those with the same components
 
 
 def random_ids(seed: Any) -> Callable[[], int]:
-    """Return a function that draws 64-bit random numbers; never 0, which would be no edge."""
+    """Return a function that draws random 64-bit ids. It never draws 0, which would be no edge."""
     random = np.random.default_rng(seed)
 
     def drawn() -> list[int]:
@@ -94,12 +95,12 @@ class Stage:
     """Components whose tasks of one number run in one process."""
 
     number: int
-    # their names, each behind those it reads; the spout is in the first stage
+    # the names of its components, each after those it reads; the spout is in the first stage
     components: tuple[str, ...]
     tasks: int
-    # whether it takes part in the commit phase of a transaction, with all of them
+    # whether all its components take part in the commit phase of a transaction
     is_commit: bool = False
-    # whether it is of one bolt, which keeps something of a transaction's batch
+    # whether it is one bolt, which keeps something of a transaction's batch
     keeps_batch: bool = False
 
 
@@ -116,7 +117,6 @@ class Plan:
         return len(self.stages) == 1
 
     def placement(self, stage: Stage, task: int) -> Placement:
-        """Return what runs in a task of a stage."""
         return Placement(self.tasks, dict.fromkeys(stage.components, (task,)), task)
 
 
@@ -181,10 +181,10 @@ def _check_numbers(
 def plan_apart(
     topology: Topology, partitions: int, parallelism: Mapping[str, int] | None = None
 ) -> Plan:
-    """As `plan`, with the stages that a job with more partitions has than any bolt has tasks.
+    """Divide as `plan` does in a job with more partitions than any bolt has tasks.
 
-    In such a job most bolts are in stages of their own: what goes wrong on the way between stages
-    goes wrong here, too, however few tasks there are.
+    In such a job most bolts are in stages of their own. So an error on the way between stages shows
+    up here, too, with however few tasks.
     """
     asked = {name: tasks for name, tasks in (parallelism or {}).items() if tasks != partitions}
     declared = [one.parallelism or 1 for one in topology.bolts]
@@ -208,9 +208,6 @@ def _stays(component: Component, spout: str, tasks: int, asked: int | None) -> b
     return tasks == 1 or all(
         one.grouping.keeps_local(of_spout=one.component == spout) for one in component.inputs
     )
-
-
-# What an emitted tuple becomes: a tuple of a task here or elsewhere, or a record of Kafka.
 
 
 _TEXT: Final = frozenset({str})
@@ -238,13 +235,13 @@ class Sent(NamedTuple):
 
     values: bytes
     stream: tuple[str, str]  # component and name of its stream
-    trees: tuple[tuple[Root, int], ...]  # the trees it belongs to, and its edge in each
+    trees: tuple[tuple[Root, int], ...]  # the roots of its trees, each with its edge there
     path: tuple[str, ...]  # the components it came through
     task: int = 0  # number of the task that emitted it
 
 
 def order_of(sent: Sent) -> tuple[int, str, int, int]:
-    """Return where a tuple stands among others of its task: as the last of its events does."""
+    """Return a tuple's order among the others of its task: that of its last event."""
     return max(root.order for root, _ in sent.trees)
 
 
@@ -304,7 +301,7 @@ def checked_values(component: str, stream: Stream, values: Any, context: object)
 
 
 def packed(stream: Stream, values: Any) -> bytes:
-    """Pickle values for a task that runs elsewhere: each tuple by itself."""
+    """Pickle values for a task that runs elsewhere, each tuple by itself."""
     try:
         return pickle.dumps(values, protocol=5)
     except NOT_THE_USERS:
@@ -317,7 +314,6 @@ def packed(stream: Stream, values: Any) -> bytes:
 
 
 def unpacked(stream: Stream, values: bytes) -> Any:
-    """Unpickle what `packed` made."""
     try:
         return pickle.loads(values)  # noqa: S301 - our own tasks' tuples
     except NOT_THE_USERS:
@@ -341,7 +337,7 @@ def encoder(
     *,
     is_transactional: bool = False,
 ) -> Callable[[Any], tuple[bytes | None, bytes | None, Any]]:
-    """Return the function that makes key, value and headers of a record from a tuple's values."""
+    """Return the function that makes a record's key, value and headers from a tuple's values."""
     surely_bytes, needs_key = limit.surely_bytes, limit.needs_key
     key_at = None if output.key is None else stream.index[output.key]
     value_at = None if output.value is None else stream.index[output.value]

@@ -1,4 +1,4 @@
-"""One task of a bolt: gives it tuples, and acks, fails and emits for it."""
+"""The runner of one task of a bolt, and the bolts that are kept from batch to batch."""
 
 from __future__ import annotations
 
@@ -51,144 +51,15 @@ if TYPE_CHECKING:
     from sequitur.consumer.topology.settling.root import Root
 
 
-# Bolts that are kept for another batch, so that `prepare` is not called in each.
-#
-# A bolt may go on if its state is exactly what the batch is to begin with. The one that is kept
-# has gone through a batch to its end, and it is known what it gave as its snapshot then. When a
-# batch begins with another one (the batch is repeated, or another process had the task meanwhile),
-# the kept bolt cleans up, and another is made.
-
-
-class Instance(NamedTuple):
-    """A bolt that was prepared."""
-
-    bolt: BaseBolt  # a task's own copy
-    context: TopologyContext
-    collector: OutputCollector
-    snapshot: bytes | None  # what it gave when its last batch was over, pickled; None for nothing
-    clean_up: Callable[[], None]  # by the runner that had it last
-
-
-class Instances:
-    """The bolts of a process that are ready for another batch, by component and task.
-
-    A bolt belongs to the run that had it last. It goes on in that run, and in others only if the
-    result of that run counted: what a bolt keeps on itself is in no snapshot to be compared.
-    """
-
-    def __init__(self) -> None:
-        self._kept: dict[tuple[str, int], tuple[str, Instance]] = {}
-        self._run = ""
-        self._counted: Collection[str] = ()
-        self._loop: asyncio.AbstractEventLoop | None = None
-
-    def begin(self, run: str, counted: Collection[str]) -> None:
-        """Take part in a run."""
-        self._run, self._counted = run, counted
-
-    def take(self, place: tuple[str, int], state: bytes | None) -> Instance | None:
-        """Return the bolt of a task, if it has this state and its run counted; others clean up."""
-        run, kept = self._kept.pop(place, ("", None))
-        if kept is None:
-            return None
-        if kept.snapshot != state or (run != self._run and run not in self._counted):
-            kept.clean_up()
-            return None
-        return kept
-
-    def put(self, place: tuple[str, int], instance: Instance) -> None:
-        """Keep the bolt of a task."""
-        self._kept[place] = self._run, instance
-
-    def loop(self) -> asyncio.AbstractEventLoop:
-        """Return the event loop of async bolts; it lives as long as they do, as they may use it."""
-        if self._loop is None:
-            self._loop = _started_loop()
-        return self._loop
-
-    def close_loop(self) -> None:
-        """Stop the loop, and cancel what still runs on it."""
-        if self._loop is not None:
-            self._loop.call_soon_threadsafe(self._loop.stop)
-            self._loop = None
-
-    def close(self) -> None:
-        """Clean up all bolts."""
-        self.close_loop()
-        while self._kept:
-            _, (_, instance) = self._kept.popitem()
-            instance.clean_up()
-
-
-def _started_loop() -> asyncio.AbstractEventLoop:
-    loop = asyncio.new_event_loop()
-
-    def run() -> None:
-        loop.run_forever()
-        for task in asyncio.all_tasks(loop):
-            task.cancel()
-        loop.run_until_complete(loop.shutdown_asyncgens())
-        loop.close()
-
-    threading.Thread(target=run, name="bolts", daemon=True).start()
-    return loop
-
-
-# What a call of a bolt gave back: one rule for functions and for all bolts, async ones included.
-#
-# Emitted is what a generator, an async generator or another iterator yields, and each item of a
-# list; a coroutine is awaited first. Anything else was meant to be emitted, and cannot be: a
-# string or a tuple is one value as well as several, so which of the two it was is not guessed.
-
-_USUAL: Final = frozenset({GeneratorType, list})
-
-
-def is_awaited(returned: Any) -> bool:
-    """Whether it takes an event loop to know what was given back."""
-    return returned.__class__ not in _USUAL and (
-        inspect.isawaitable(returned) or inspect.isasyncgen(returned)
-    )
-
-
-def values_of(component: str, returned: Any) -> Iterable[Any]:
-    """Return what is emitted of something other than None that needs no event loop."""
-    if isinstance(returned, Iterator):
-        return returned
-    if isinstance(returned, list):
-        return () if _is_of_emit(returned) else returned
-    raise EmitError(
-        f"bolt {component!r} returned {returned!r:.200}: yield the values to emit, or return a "
-        "list of them"
-    )
-
-
-async def awaited_values(component: str, returned: Any) -> AsyncIterator[Any]:
-    """Yield what is emitted of a coroutine or an async generator."""
-    while inspect.isawaitable(returned):
-        returned = await returned
-    if inspect.isasyncgen(returned):
-        async for values in returned:
-            yield values
-    elif returned is not None:
-        for values in values_of(component, returned):
-            yield values
-
-
-def _is_of_emit(returned: list[Any]) -> bool:
-    """Whether it is what `emit` or `emit_many` returned: these values are out already."""
-    return all(
-        isinstance(one, TaskId) or (isinstance(one, list) and _is_of_emit(one)) for one in returned
-    )
-
-
 _FOLLOWED_AT: Final = 64
 """So many tuples that a call has yielded wait, and twice as many as waited before, until they are
 followed through further bolts."""
 FINISH_OVERRAN: Final = "took longer than call_timeout"
+_USUAL: Final = frozenset({GeneratorType, list})
 
 
 class Runner:
-    """Runs a task of a bolt."""
+    """Runs one task of a bolt: gives it tuples, and acks, fails and emits for it."""
 
     def __init__(self, environment: Environment, context: TopologyContext, bolt: BaseBolt) -> None:
         self.context = context
@@ -220,11 +91,10 @@ class Runner:
         self._is_noted = self._holds or self._finishes or self._limit_s is not None
 
     def connect(self, streams: Mapping[str, tuple[Stream, Sequence[Target]]]) -> None:
-        """Set the readers of each stream that the bolt emits to."""
         self._output.connect(streams)
 
     def renew(self, bolt: BaseBolt) -> None:
-        """Go on with another copy of the bolt, which is in the middle of nothing."""
+        """Go on with another copy of the bolt. It is not in the middle of anything."""
         self.bolt, self.is_broken = bolt, False
         self._held.clear()
         if isinstance(bolt, FunctionBolt):
@@ -251,7 +121,7 @@ class Runner:
         return Instance(self.bolt, self.context, self.collector, snapshot, self.clean_up)
 
     def clean_up(self) -> None:
-        """Call the bolt's `cleanup`; what it raises is printed, and changes no batch."""
+        """Call the bolt's `cleanup`. What it raises is printed and changes no batch."""
         try:
             with self._emitting_nothing("cleanup"):
                 self.bolt.cleanup()
@@ -261,7 +131,7 @@ class Runner:
             traceback.print_exc()
 
     def prepare(self, state: Any) -> None:
-        """Prepare the bolt, and restore what it kept in the batch before."""
+        """Prepare the bolt, and restore its snapshot of the batch before."""
         with self._named("prepare"):
             self.bolt.prepare(self.context, self.collector)
         if state is not None:
@@ -269,7 +139,6 @@ class Runner:
                 self.bolt.restore(state)
 
     def snapshot(self) -> Any:
-        """Return the bolt's snapshot."""
         with self._named("snapshot"), self._emitting_nothing("snapshot"):
             return self.bolt.snapshot()
 
@@ -284,7 +153,7 @@ class Runner:
 
     @contextlib.contextmanager
     def _named(self, what: str) -> Iterator[None]:
-        """Name the bolt in what is raised: there is no tuple that the error could fail."""
+        """Name the bolt in the error: there is no tuple that the error could fail."""
         try:
             yield
         except NOT_THE_USERS:
@@ -296,7 +165,6 @@ class Runner:
             ) from error
 
     def run(self, given: TrackedTuple) -> None:
-        """Give the bolt a tuple."""
         users = self._users
         users.call = given
         if self._is_noted:
@@ -332,7 +200,6 @@ class Runner:
             self.raised(given, error)
 
     def _note_call(self, given: TrackedTuple) -> None:
-        """Note what is to be known of a call after it has returned."""
         if self._holds:
             self._held.add(given)
         if self._finishes:
@@ -341,10 +208,10 @@ class Runner:
             self._until_s = self._clock() + self._limit_s
 
     def give_out(self) -> None:
-        """Give readers what the bolt has emitted, if it waits; it cannot be undone any more."""
+        """Give readers the emits that wait, if any. They can no longer be undone."""
 
     def finish_batch(self) -> None:
-        """Let the bolt ack what it holds; if it fails, all events that it was given do."""
+        """Let the bolt ack what it holds. If it fails, all events fail that it got in the batch."""
         users = self._users
         users.call = call = object()
         if self._limit_s is not None:
@@ -369,12 +236,11 @@ class Runner:
             self.has_to_finish = False
 
     def _check_time(self) -> None:
-        """Check that a call that is over did not take too long."""
+        """Raise `BoltTimeoutError` if the call that is over took too long."""
         if self._clock() > self._until_s:
             raise BoltTimeoutError
 
     def finish_raised(self, error: BaseException) -> None:
-        """The bolt's `finish_batch` ended with an exception."""
         self._end_the_job_by(error)
         self.finish_failed(detail_of(error))
 
@@ -385,7 +251,7 @@ class Runner:
             ) from error
 
     def finish_failed(self, detail: str, reason: FailReason = FailReason.EXCEPTION) -> None:
-        """Fail the events of the batch: the bolt's `finish_batch` raised, or took too long."""
+        """Fail the batch's events, because `finish_batch` raised or took too long."""
         self.is_broken = True
         self._environment.finish_failures.append((self._component, detail))
         trees, words = self._trees, finish_words(self._component, detail)
@@ -401,7 +267,7 @@ class Runner:
             trees.fail(root, TreeFailure(reason, words, (*path, self._component)))
 
     def _await_end(self, given: TrackedTuple) -> None:
-        """Note the events of a tuple: they are not done before the bolt has finished the batch."""
+        """Note a tuple's events: they are not done before the bolt has finished the batch."""
         self.has_to_finish = True
         path = given.path()
         path = self._paths.setdefault(path, path)
@@ -411,7 +277,6 @@ class Runner:
                 self._environment.awaited.add(root)
 
     def _emit_all(self, returned: Any, given: TrackedTuple) -> None:
-        """Emit what a call yields, or what it returned."""
         if is_awaited(returned):
             asyncio.run(self._emit_async(returned, given))
             return
@@ -438,7 +303,7 @@ class Runner:
                 most = _FOLLOWED_AT + 2 * len(queue)
 
     def _follow(self, given: TrackedTuple) -> None:
-        """Have what the call for a tuple has yielded so far followed, before it goes on."""
+        """Follow what the call has yielded so far, before it goes on."""
         if given.is_tick:
             return  # what is emitted there counts once the tick does
         users = self._users
@@ -465,7 +330,6 @@ class Runner:
     def emit(
         self, values: Any, anchors: Sequence[TrackedTuple], stream: str, task: int | None
     ) -> list[TaskId]:
-        """See `OutputCollector.emit`."""
         if self._over is not None:
             raise EmitError(
                 f"bolt {self._component!r}, task {self.context.task}: it emitted in its "
@@ -477,7 +341,6 @@ class Runner:
         return self._output.emit(values, anchors, stream, task)
 
     def ack(self, given: TrackedTuple) -> None:
-        """See `OutputCollector.ack`."""
         if given.owner is not self:
             raise self._misuse(given, "acked")
         users = self._users
@@ -490,7 +353,6 @@ class Runner:
             users.go_on(call)
 
     def fail(self, given: TrackedTuple, reason: FailReason, detail: str) -> None:
-        """See `OutputCollector.fail`."""
         if given.owner is not self:
             raise self._misuse(given, "failed")
         users = self._users
@@ -503,17 +365,16 @@ class Runner:
             users.go_on(call)
 
     def raised(self, given: TrackedTuple, error: BaseException) -> None:
-        """The bolt's call for a tuple ended with an exception."""
         self._end_the_job_by(error)
         self._fail(given, FailReason.EXCEPTION, detail_of(error))
 
     def overran(self, given: TrackedTuple) -> None:
-        """The bolt's call for a tuple took longer than it may, and was ended."""
+        """Fail a tuple whose call took too long and was ended."""
         self.gave_up(given)
         self._trees.count_late_ack()
 
     def gave_up(self, given: TrackedTuple) -> None:
-        """The bolt's call for a tuple takes longer than it may; its ack is late, if it comes."""
+        """Fail a tuple whose call takes too long and was not ended. Its ack will be late."""
         self.is_broken = True
         detail = f"a call of bolt {self._component!r} took longer than call_timeout"
         self._fail(given, FailReason.TIMEOUT, detail)
@@ -550,3 +411,127 @@ class Runner:
             if isinstance(owner, Runner)
             else f"bolt {self._component!r} {what} {given!r}, which was not delivered to it"
         )
+
+
+class Instance(NamedTuple):
+    """A bolt that was prepared."""
+
+    bolt: BaseBolt  # a task's own copy
+    context: TopologyContext
+    collector: OutputCollector
+    snapshot: bytes | None  # what it gave when its last batch was over, pickled; None for nothing
+    clean_up: Callable[[], None]  # by the runner that had it last
+
+
+class Instances:
+    """The bolts of a process that are ready for another batch, by component and task.
+
+    They save a call of `prepare` in each batch. A bolt goes on only if its state is exactly what
+    the batch begins with: it has finished a batch, and its snapshot of that time is known. If a
+    batch begins with another snapshot, the bolt cleans up and another is made. That happens when a
+    batch is repeated, and when another process had the task meanwhile.
+
+    A bolt belongs to the run that had it last. It goes on in that run. It goes on in other runs
+    only if the result of that run counted: no snapshot shows what a bolt keeps on itself.
+    """
+
+    def __init__(self) -> None:
+        self._kept: dict[tuple[str, int], tuple[str, Instance]] = {}
+        self._run = ""
+        self._counted: Collection[str] = ()
+        self._loop: asyncio.AbstractEventLoop | None = None
+
+    def begin(self, run: str, counted: Collection[str]) -> None:
+        self._run, self._counted = run, counted
+
+    def take(self, place: tuple[str, int], state: bytes | None) -> Instance | None:
+        """Return a task's bolt; None if there is none or it may not go on: it cleans up then."""
+        run, kept = self._kept.pop(place, ("", None))
+        if kept is None:
+            return None
+        if kept.snapshot != state or (run != self._run and run not in self._counted):
+            kept.clean_up()
+            return None
+        return kept
+
+    def put(self, place: tuple[str, int], instance: Instance) -> None:
+        self._kept[place] = self._run, instance
+
+    def loop(self) -> asyncio.AbstractEventLoop:
+        """Return the event loop of async bolts. It lives as long as they do: they may use it."""
+        if self._loop is None:
+            self._loop = _started_loop()
+        return self._loop
+
+    def close_loop(self) -> None:
+        """Stop the loop, and cancel what still runs on it."""
+        if self._loop is not None:
+            self._loop.call_soon_threadsafe(self._loop.stop)
+            self._loop = None
+
+    def close(self) -> None:
+        self.close_loop()
+        while self._kept:
+            _, (_, instance) = self._kept.popitem()
+            instance.clean_up()
+
+
+def _started_loop() -> asyncio.AbstractEventLoop:
+    loop = asyncio.new_event_loop()
+
+    def run() -> None:
+        loop.run_forever()
+        for task in asyncio.all_tasks(loop):
+            task.cancel()
+        loop.run_until_complete(loop.shutdown_asyncgens())
+        loop.close()
+
+    threading.Thread(target=run, name="bolts", daemon=True).start()
+    return loop
+
+
+def is_awaited(returned: Any) -> bool:
+    """Return whether it takes an event loop to read what a call returned."""
+    return returned.__class__ not in _USUAL and (
+        inspect.isawaitable(returned) or inspect.isasyncgen(returned)
+    )
+
+
+def values_of(component: str, returned: Any) -> Iterable[Any]:
+    """Return the values to emit from a call's result, which is not None and needs no event loop.
+
+    The rule is the same for functions and for all bolts, async ones included (`awaited_values`):
+
+    - What a generator, an async generator or another iterator yields is emitted.
+    - Each item of a list is emitted.
+    - A coroutine is awaited first.
+    - Anything else is an error. A string or a tuple is one value as well as several: which of the
+      two was meant is not guessed.
+    """
+    if isinstance(returned, Iterator):
+        return returned
+    if isinstance(returned, list):
+        return () if _is_of_emit(returned) else returned
+    raise EmitError(
+        f"bolt {component!r} returned {returned!r:.200}: yield the values to emit, or return a "
+        "list of them"
+    )
+
+
+async def awaited_values(component: str, returned: Any) -> AsyncIterator[Any]:
+    """Yield the values to emit from a coroutine or an async generator."""
+    while inspect.isawaitable(returned):
+        returned = await returned
+    if inspect.isasyncgen(returned):
+        async for values in returned:
+            yield values
+    elif returned is not None:
+        for values in values_of(component, returned):
+            yield values
+
+
+def _is_of_emit(returned: list[Any]) -> bool:
+    """Return whether the list came from `emit` or `emit_many`: these values are out already."""
+    return all(
+        isinstance(one, TaskId) or (isinstance(one, list) and _is_of_emit(one)) for one in returned
+    )

@@ -1,4 +1,4 @@
-"""What the tasks of one executor share."""
+"""What tasks and the spout emit, and the environment that the tasks of one executor share."""
 
 from __future__ import annotations
 
@@ -52,236 +52,13 @@ if TYPE_CHECKING:
     Trees: TypeAlias = tuple[tuple[Root, int], ...]
 
 
-# Tracks whether user code or engine code runs: only user code is ever interrupted.
-#
-# A call that overruns is ended by an exception which a timer's signal raises in it. Python runs a
-# signal's handler between any two instructions of the first thread, so what the handler raises may
-# come out of any line. Out of a line of ours it would leave work half done: records taken from a
-# list and not yet written, an edge that is in no tree. So it is known at each moment whether the
-# user's code runs. What a bolt calls of ours in between (`emit`, `ack`, `fail`) is our code; a
-# call that is found to overrun there is ended on the way back to the bolt.
-
+OF_BATCH: Final = 1 << 63
+"""Ids of roots from here on are those of batches; an event's are smaller."""
 LONGEST_DETAIL: Final = 16 << 10
 
 
-class UserCode:
-    """The call of user code that runs: of several that are in the middle, the last.
-
-    A call overruns by its own time. While others run, it is left: that is found by looks, each of
-    which counts the time since the one before for the call that it finds.
-    """
-
-    __slots__ = ("_left", "_looked_s", "_own_s", "_seen", "again", "call", "overdue", "running")
-
-    def __init__(self) -> None:
-        self.call: Any = None
-        self.again = 0  # how often a call was made again for what it was made for before
-        self.running: Any = None
-        self.overdue: Any = None
-        self._seen: Any = None
-        self._own_s = 0.0  # of the call that was seen last, since it was first seen
-        self._looked_s = 0.0
-        self._left: list[tuple[Any, float]] = []
-
-    def look(self, now_s: float, timeout_s: float) -> None:
-        """End the call if it overruns: at once in the user's code, else on the way back to it."""
-        call, passed_s = self.call, now_s - self._looked_s
-        self._looked_s = now_s
-        if call is not self._seen:
-            self._seen, self._own_s = call, 0.0
-            return
-        self._own_s += passed_s
-        if call is not None and self._own_s >= timeout_s:
-            if self.running is None:
-                self.overdue = call
-                return
-            # A bolt that goes on all the same is interrupted again.
-            self._own_s = 0.0
-            raise BoltTimeoutError
-
-    def begin_again(self) -> None:
-        """A call is made again for the same: it has its time from the beginning."""
-        self.again += 1
-        self._seen = self.overdue = None
-
-    def leave(self) -> None:
-        """Leave the call for others, which end before it goes on."""
-        self._left.append((self.call, self._own_s if self._seen is self.call else 0.0))
-
-    def come_back(self) -> None:
-        """Come back to the call that was left last; our code runs still."""
-        self.call, self._own_s = self._left.pop()
-        self._seen, self.running = self.call, None
-
-    def bounded(self, function: Callable[..., Any]) -> Callable[..., Any]:
-        """Bound a function of the user's by the time-out, also outside of a call of user code.
-
-        Within such a call it is a part of it.
-        """
-
-        def call(*given: Any) -> Any:
-            if self.running is not None:
-                return function(*given)
-            before = self.call
-            self.call = self.running = object()
-            try:
-                return function(*given)
-            finally:
-                self.running, self.call = None, before
-
-        return call
-
-    def go_on(self, call: Any) -> None:
-        """Return to user code after a call of ours: end its call if that overran meanwhile."""
-        overdue, self.overdue = self.overdue, None
-        self.running = call
-        if call is not None and overdue is call:
-            self._seen = None
-            raise BoltTimeoutError
-
-
-def finish_words(component: str, detail: str) -> str:
-    """Say in an event's failure what a bolt's `finish_batch` raised."""
-    return f"finish_batch of {component!r}: {detail}"[:LONGEST_DETAIL]
-
-
-def detail_of(error: BaseException) -> str:
-    """Return an exception as text, the frames of the executor left out."""
-    try:
-        frames = traceback.extract_tb(error.__traceback__)
-        own = [frame for frame in frames if "consumer/topology/" not in frame.filename]
-        shown = traceback.format_list(own) + traceback.format_exception_only(error)
-    except Exception:  # noqa: BLE001 - an exception is an object of the user's, too
-        shown = [named(error)]
-    return encodable("".join(shown))[-LONGEST_DETAIL:]
-
-
-class Trace(Protocol):
-    """Gets each step of each tree; the roots' values are those after the step.
-
-    Each task has a root of its own for a tree, with what it knows of it.
-    """
-
-    def begun(self, root: Root, values: tuple[Any, ...]) -> None:
-        """An event is about to be fed."""
-
-    def given_out(self, root: Root, made: TrackedTuple) -> None:
-        """The spout emitted a tuple to a task."""
-
-    def emitted(
-        self, by: TopologyContext, anchors: Sequence[TrackedTuple], made: TrackedTuple
-    ) -> None:
-        """A bolt emitted a tuple to a task."""
-
-    def sent(  # noqa: PLR0917 - each is of a type of its own
-        self,
-        by: TopologyContext | None,
-        anchors: Sequence[TrackedTuple],
-        parent: TrackedTuple | None,
-        stream: Stream,
-        sent: Sent,
-        to: TaskId,
-    ) -> None:
-        """A bolt emitted a tuple to a task that runs elsewhere; where `by` is None, the spout did.
-
-        Its parent is the tuple that it was emitted for, also without an anchor.
-        """
-
-    def received(self, sent: Sent, made: TrackedTuple) -> None:
-        """A tuple that was sent has come to its task."""
-
-    def written(
-        self, by: TopologyContext, anchors: Sequence[TrackedTuple], output: str, record: Any
-    ) -> None:
-        """A bolt emitted a tuple to an output."""
-
-    def acked(self, by: TopologyContext, given: TrackedTuple) -> None:
-        """A bolt acked a tuple."""
-
-    def failed(self, by: TopologyContext, given: TrackedTuple, failure: TreeFailure) -> None:
-        """A bolt failed a tuple."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Start:
-    """What an executor's batch begins with."""
-
-    moment: Moment = field(default_factory=Moment)
-    # what bolts kept in the batch before, pickled, by component and task
-    states: Mapping[tuple[str, int], bytes] = field(default_factory=dict)
-    transaction: Transaction | None = None  # the try at a transaction; None in other topologies
-    random: float = 0.5  # drawn from [0, 1): by it the retries of the batch are spread
-    # numbers what belongs to a batch and to no event: 63 bits, each once in a step
-    numbers: Iterator[int] = field(default_factory=itertools.count)
-    # numbers the tuples that tasks make by themselves; None in a transaction, whose batch has them
-    offsets: Iterator[int] | None = None
-    tracks_made: bool = True  # whether these are tracked
-    # by key of a task, the order of the last such tuple: none stands before it
-    last_made: Mapping[bytes, Order] = field(default_factory=dict)
-
-
-@dataclass(frozen=True, slots=True)
-class Environment:
-    """What the tasks of one executor share."""
-
-    topology: Topology
-    placement: Placement
-    rules: Rules
-    start: Start
-    clock: Callable[[], float]
-    next_id: Callable[[], int]  # gives 64 random bits a call
-    trees: TreeTracker  # acks and fails tuples
-    # gives them to their tasks while a task is in the middle of a call
-    follow: Callable[[Runner], None]
-    trace: Trace | None = None  # gets each step of each tree
-    runs_inline: bool = False  # whether calls that might run side by side are run one by one
-    # tuples that are to be given to their tasks
-    queue: deque[TrackedTuple] = field(default_factory=deque)
-    # roots of each output of several events that ackers decide on
-    shared: list[tuple[Root, ...]] = field(default_factory=list)
-    user_code: UserCode = field(default_factory=UserCode)  # whose code runs
-    # bolts whose `finish_batch` raised, and what
-    finish_failures: list[tuple[str, str]] = field(default_factory=list)
-    # roots of which a bolt was given a tuple whose `finish_batch` is still to come
-    awaited: set[Root] = field(default_factory=set)
-    # ids of the roots of what such a `finish_batch` had emitted without an anchor
-    dropped: list[int] = field(default_factory=list)
-    # roots of tuples that tasks make by themselves, until the executor takes them in
-    made: list[Root] = field(default_factory=list)
-    # by key of a task, the order of the last such tuple: none stands before it
-    last_made: dict[bytes, Order] = field(default_factory=dict)
-    # those of a `finish_batch` that raised: they count for nothing
-    undone: list[Root] = field(default_factory=list)
-    outcome: BatchOutcome = field(default_factory=BatchOutcome)  # how a try at a transaction went
-
-    @property
-    def transaction(self) -> Transaction | None:
-        """The try at a transaction; None in other topologies."""
-        return self.start.transaction
-
-    @property
-    def is_commit(self) -> bool:
-        """Whether a transaction is in its commit phase."""
-        return self.transaction is not None and self.transaction.phase is Phase.COMMIT
-
-    @property
-    def limit_s(self) -> float | None:
-        """So long a call may take, in seconds of the clock, where nobody ends calls that overrun.
-
-        They fail once they are over. What was prepared is committed, however long it takes.
-        """
-        return None if self.is_commit or not self.runs_inline else self.rules.call_timeout_s
-
-
-# What tasks and the spout emit: to tasks here, to tasks elsewhere, and to outputs.
-
-
-OF_BATCH: Final = 1 << 63
-"""Ids of roots from here on are those of batches; an event's are smaller."""
-
-
 class TaskOutput:
-    """Emits the tuples of a task."""
+    """Emits a task's tuples: to tasks here, to tasks elsewhere and to outputs."""
 
     def __init__(self, environment: Environment, context: TopologyContext) -> None:
         self.emit_one: Callable[[tuple[Any, ...], TrackedTuple], None] | None = None
@@ -308,7 +85,6 @@ class TaskOutput:
         self._attempt = None if transaction is None else transaction.attempt
 
     def connect(self, streams: Mapping[str, tuple[Stream, Sequence[Target]]]) -> None:
-        """Set the readers of each stream."""
         self._streams = dict(streams)
         if DEFAULT_STREAM not in self._streams:
             return
@@ -321,7 +97,7 @@ class TaskOutput:
     def emit(
         self, values: Any, anchors: Sequence[TrackedTuple], stream_name: str, task: int | None
     ) -> list[TaskId]:
-        """Emit a tuple whose anchors are this task's; see `OutputCollector.emit`."""
+        """Emit a tuple. All its anchors belong to this task."""
         stream, targets = self._declared(stream_name, task)
         current = anchors[0] if anchors else self._current()
         made = checked_values(self._component, stream, values, current)
@@ -331,7 +107,7 @@ class TaskOutput:
                 f"{stream.title!r}: in a transactional topology that is the TransactionAttempt "
                 f"of the batch, {self._attempt}"
             )
-        # What may raise, or run code of the user's, comes first: then all of it is done or nothing.
+        # What may raise or run user code comes first: then either all is done or nothing.
         chosen = [self._chosen(target, stream, made, task) for target in targets]
         own = self._root_of_its_own(stream, made, anchors, task, targets)
         if self.held is not None:
@@ -352,7 +128,6 @@ class TaskOutput:
         anchors: Sequence[TrackedTuple],
         own: Root | None,
     ) -> list[TaskId]:
-        """Give a tuple to the readers that were chosen for it."""
         users = self._users
         given_to: list[TaskId] = []
         call, users.running = users.running, None
@@ -373,7 +148,7 @@ class TaskOutput:
         return given_to
 
     def end_batch(self, failure: TreeFailure | None = None) -> None:
-        """End what belongs to the batch."""
+        """End the batch. On a failure, drop what the task emitted for no event."""
         root, self._of_batch = self._of_batch, None
         if root is not None and failure is not None:
             root.failure = failure
@@ -393,10 +168,10 @@ class TaskOutput:
         task: int | None,
         targets: Sequence[Target],
     ) -> Root | None:
-        """Return the root of a tuple that the task makes by itself; None of all others.
+        """Return the root of a tuple that the task makes by itself; None for other tuples.
 
-        It is made at a tick or at the end of a batch, and no event is there to make it again. Those
-        that a call only writes have one together, which is not tracked: nothing can fail behind it.
+        The task makes it at a tick or at the end of a batch: no event could make it again. Tuples
+        that a call only writes share one root. It is not tracked, as nothing can fail after it.
         """
         if self._offsets is None:
             return None
@@ -410,7 +185,7 @@ class TaskOutput:
         context = self._context
         time_ms = (made_at[0].root.event if made_at else self._trees.event)[3]
         made = MadeTuple(self._component, context.task, stream.name, values, task)
-        # Events that are tried again are older; what comes of them stands behind all the same.
+        # Events that are tried again are older, but what they make stands behind all the same.
         last = self._last_made.get(made.key)
         time_ms = time_ms if last is None else max(time_ms, last[0])
         event = made.event(next(self._offsets), time_ms, is_kept=is_tracked)
@@ -423,14 +198,14 @@ class TaskOutput:
         return root
 
     def _waits(self, root: Root) -> bool:
-        """Whether a tuple waits for an earlier one that its task has made: it is not given out."""
+        """Return whether a tuple waits, not given out, for an earlier one that its task made."""
         trees = self._trees
         if root.is_tracked and trees.blocked and trees.is_blocked(root.key, root.order):
             root.is_held = True
         return root.is_held
 
     def _is_of_batch(self, values: tuple[Any, ...]) -> bool:
-        """Whether the first value is the attempt; a tuple of the same numbers has no such names."""
+        """Return whether the first value is the attempt. An equal plain tuple has no names."""
         first = values[0] if values else None
         return first.__class__ is self._attempt.__class__ and bool(first == self._attempt)
 
@@ -451,14 +226,14 @@ class TaskOutput:
         return stream, targets
 
     def _current(self) -> TrackedTuple | None:
-        """Return the tuple that is being processed; None at the end of a batch."""
+        """Return the tuple in process; None at the end of a batch."""
         call = self._users.call
         return call if isinstance(call, TrackedTuple) else None
 
     def _untracked(self) -> Root:
-        """Return a root for an unanchored tuple: it has the event of the tuple being processed.
+        """Return a root for an unanchored tuple. It has the event of the tuple in process.
 
-        What is emitted at the end of a batch has one root together, as it counts together.
+        All tuples emitted at the end of a batch share one root, as they count together.
         """
         current = self._current()
         if current is not None:
@@ -472,7 +247,7 @@ class TaskOutput:
     def _chosen(
         target: Target, stream: Stream, values: tuple[Any, ...], task: int | None
     ) -> tuple[Target, Sequence[int], Any]:
-        """Return a reader, which of its tasks are chosen, and what they get; or what is written."""
+        """Return a reader, its chosen tasks, and what they get or what is written."""
         if isinstance(target, Output):
             return target, (), target.encode(values)
         numbers = target.choose(values, task)
@@ -517,7 +292,7 @@ class TaskOutput:
         return TaskId(owner.context.component, owner.context.task)
 
     def _edges(self, anchors: Sequence[TrackedTuple]) -> Trees:
-        """Return the trees of a new tuple, and its edge in each of them."""
+        """Return the trees of a new tuple, with its edge in each."""
         if not anchors:
             return ((self._untracked(), 0),)
         edges: dict[Root, int] = {}
@@ -531,7 +306,7 @@ class TaskOutput:
     def _write(
         self, target: Output, record: Any, anchors: Sequence[TrackedTuple], own: Root | None
     ) -> None:
-        """Write to an output: it acks at once, which cancels its edge, so none is made."""
+        """Write to an output. It acks at once, which would cancel an edge, so it gets none."""
         if own is None:
             roots = list(dict.fromkeys(root for anchor in anchors for root, _ in anchor.trees()))
             target.write(roots or (self._untracked(),), record)
@@ -543,7 +318,7 @@ class TaskOutput:
     def _fast_path(
         self, stream: Stream, target: Target
     ) -> Callable[[Any, TrackedTuple], None] | None:
-        """`emit` for the usual case: one reader, one anchor, one tree."""
+        """Return a faster `emit` for the usual case: one reader, one anchor, one tree."""
         next_id, append, users = self._next_id, self._queue.append, self._users
         if isinstance(target, Output):
             encode, write_one = target.encode, target.write_one
@@ -593,7 +368,7 @@ def _task_of(target: Here | Elsewhere, number: int) -> TaskId:
 def _as_it_is(
     stream: Stream, target: Target, numbers: Sequence[int], what: Any
 ) -> tuple[Target, Sequence[int], Any]:
-    """Return what a reader gets later; the bolt may change its values until then."""
+    """Return what a reader gets later, as it is now: the bolt may change its values until then."""
     if isinstance(target, Here):
         with contextlib.suppress(EmitError):  # what cannot be pickled is given as it is by then
             what = unpacked(stream, packed(stream, what))
@@ -601,8 +376,6 @@ def _as_it_is(
 
 
 class _Source(NamedTuple):
-    """Whose tuples are emitted."""
-
     stream: Stream
     readers: Sequence[Target]
     kind: type[TrackedTuple]
@@ -610,7 +383,7 @@ class _Source(NamedTuple):
 
 
 class SpoutOutput:
-    """Emits the events of the spout's task of a process."""
+    """Emits the events of this process's spout task."""
 
     def __init__(self, environment: Environment, wiring: Wiring) -> None:
         topology, placement = environment.topology, environment.placement
@@ -640,7 +413,6 @@ class SpoutOutput:
         source: _Source | None = None,
         task: int | None = None,
     ) -> None:
-        """Emit an event to all its readers."""
         if source is None:
             source = self._spout
             if self._attempt is not None:
@@ -660,7 +432,7 @@ class SpoutOutput:
                     self._trace.given_out(root, made)
 
     def emit_made(self, root: Root, event: tuple[Any, ...]) -> None:
-        """Emit a tuple that a task made in an earlier step, as this task did."""
+        """Emit a tuple that a task made in an earlier step, in the name of that task."""
         try:
             made = MadeTuple.of(event)
             made.check(self._topology)
@@ -688,7 +460,6 @@ class SpoutOutput:
         values: Any,
         task: int | None,
     ) -> None:
-        """Send a tuple to other processes, or write it."""
         if isinstance(target, Output):
             self._write(source, target, root, values)
             return
@@ -711,7 +482,7 @@ class SpoutOutput:
         values: Any,
         task: int | None,
     ) -> Sequence[int]:
-        """Return the tasks that get a tuple; none if a grouping of the user's fails it."""
+        """Return the tasks that get a tuple; none if a user's grouping fails it."""
         try:
             return target.choose(values, task)
         except (KeyboardInterrupt, UngroupableValueError):
@@ -725,7 +496,6 @@ class SpoutOutput:
         return ()
 
     def _write(self, source: _Source, target: Output, root: Root, values: Any) -> None:
-        """Write a tuple to a topic, for an output that reads it from the spout."""
         try:
             record = target.encode(values)
         except Exception as error:  # noqa: BLE001 - as if a bolt had raised it
@@ -733,3 +503,217 @@ class SpoutOutput:
             self._trees.fail(root, failure)
             return
         target.write((root,), record)
+
+
+class UserCode:
+    """The call of user code that runs: the last one, if several are in the middle.
+
+    It tells user code from engine code: only user code is ever interrupted. A timer's signal ends a
+    call that overruns: its handler raises an exception. Python runs a handler between any two
+    instructions of the first thread, so the exception may come out of any line. Out of a line of
+    the engine it would leave work half done: records taken from a list and not yet written, or an
+    edge that is in no tree. What a bolt calls of the engine (`emit`, `ack`, `fail`) is engine code:
+    a call that overruns there is ended on the way back to the bolt.
+
+    A call overruns by its own time. While other calls run, it is left, and its time stands still.
+    Each look counts the time since the look before for the call that it finds.
+    """
+
+    __slots__ = ("_left", "_looked_s", "_own_s", "_seen", "again", "call", "overdue", "running")
+
+    def __init__(self) -> None:
+        self.call: Any = None
+        self.again = 0  # how often a call was made again for what it was made for before
+        self.running: Any = None
+        self.overdue: Any = None
+        self._seen: Any = None
+        self._own_s = 0.0  # of the call that was seen last, since it was first seen
+        self._looked_s = 0.0
+        self._left: list[tuple[Any, float]] = []
+
+    def look(self, now_s: float, timeout_s: float) -> None:
+        """End a call that overruns: at once in user code, otherwise on the way back to it."""
+        call, passed_s = self.call, now_s - self._looked_s
+        self._looked_s = now_s
+        if call is not self._seen:
+            self._seen, self._own_s = call, 0.0
+            return
+        self._own_s += passed_s
+        if call is not None and self._own_s >= timeout_s:
+            if self.running is None:
+                self.overdue = call
+                return
+            # A bolt that goes on all the same is interrupted again.
+            self._own_s = 0.0
+            raise BoltTimeoutError
+
+    def begin_again(self) -> None:
+        """Give a call that is made again its whole time."""
+        self.again += 1
+        self._seen = self.overdue = None
+
+    def leave(self) -> None:
+        """Leave the call for others that end before it goes on."""
+        self._left.append((self.call, self._own_s if self._seen is self.call else 0.0))
+
+    def come_back(self) -> None:
+        """Come back to the call that was left last. Engine code still runs."""
+        self.call, self._own_s = self._left.pop()
+        self._seen, self.running = self.call, None
+
+    def bounded(self, function: Callable[..., Any]) -> Callable[..., Any]:
+        """Bound a user's function by the time-out, also outside of a call of user code.
+
+        Within a call of user code, the function is a part of that call.
+        """
+
+        def call(*given: Any) -> Any:
+            if self.running is not None:
+                return function(*given)
+            before = self.call
+            self.call = self.running = object()
+            try:
+                return function(*given)
+            finally:
+                self.running, self.call = None, before
+
+        return call
+
+    def go_on(self, call: Any) -> None:
+        """Return to user code. End its call if it overran meanwhile."""
+        overdue, self.overdue = self.overdue, None
+        self.running = call
+        if call is not None and overdue is call:
+            self._seen = None
+            raise BoltTimeoutError
+
+
+def finish_words(component: str, detail: str) -> str:
+    return f"finish_batch of {component!r}: {detail}"[:LONGEST_DETAIL]
+
+
+def detail_of(error: BaseException) -> str:
+    """Return an exception as text, without the frames of the engine."""
+    try:
+        frames = traceback.extract_tb(error.__traceback__)
+        own = [frame for frame in frames if "consumer/topology/" not in frame.filename]
+        shown = traceback.format_list(own) + traceback.format_exception_only(error)
+    except Exception:  # noqa: BLE001 - an exception is an object of the user's, too
+        shown = [named(error)]
+    return encodable("".join(shown))[-LONGEST_DETAIL:]
+
+
+class Trace(Protocol):
+    """Gets each step of each tree; the roots' values are those after the step.
+
+    Each task has a root of its own for a tree, with what it knows of it.
+    """
+
+    def begun(self, root: Root, values: tuple[Any, ...]) -> None:
+        """An event is about to be fed."""
+
+    def given_out(self, root: Root, made: TrackedTuple) -> None:
+        """The spout emitted a tuple to a task."""
+
+    def emitted(
+        self, by: TopologyContext, anchors: Sequence[TrackedTuple], made: TrackedTuple
+    ) -> None:
+        """A bolt emitted a tuple to a task."""
+
+    def sent(  # noqa: PLR0917 - each is of a type of its own
+        self,
+        by: TopologyContext | None,
+        anchors: Sequence[TrackedTuple],
+        parent: TrackedTuple | None,
+        stream: Stream,
+        sent: Sent,
+        to: TaskId,
+    ) -> None:
+        """A bolt emitted a tuple to a task that runs elsewhere. The spout did if `by` is None.
+
+        `parent` is the tuple that it was emitted for, also without an anchor.
+        """
+
+    def received(self, sent: Sent, made: TrackedTuple) -> None:
+        """A tuple from another process has come to its task."""
+
+    def written(
+        self, by: TopologyContext, anchors: Sequence[TrackedTuple], output: str, record: Any
+    ) -> None:
+        """A bolt emitted a tuple to an output."""
+
+    def acked(self, by: TopologyContext, given: TrackedTuple) -> None:
+        """A bolt acked a tuple."""
+
+    def failed(self, by: TopologyContext, given: TrackedTuple, failure: TreeFailure) -> None:
+        """A bolt failed a tuple."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Start:
+    """What an executor's batch begins with."""
+
+    moment: Moment = field(default_factory=Moment)
+    # the snapshots of bolts from the batch before, pickled, by component and task
+    states: Mapping[tuple[str, int], bytes] = field(default_factory=dict)
+    transaction: Transaction | None = None  # the try at a transaction; None in other topologies
+    random: float = 0.5  # drawn from [0, 1): it spreads the retries of the batch
+    # numbers roots without an event: 63 bits, each number once in a step
+    numbers: Iterator[int] = field(default_factory=itertools.count)
+    # numbers made tuples, which tasks make without an event. None in a transaction: its batch has
+    # these tuples
+    offsets: Iterator[int] | None = None
+    tracks_made: bool = True  # whether made tuples are tracked
+    # the order of each task's last made tuple, by the task's key: later ones stand behind it
+    last_made: Mapping[bytes, Order] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Environment:
+    topology: Topology
+    placement: Placement
+    rules: Rules
+    start: Start
+    clock: Callable[[], float]
+    next_id: Callable[[], int]  # gives 64 random bits a call
+    trees: TreeTracker  # acks and fails tuples
+    # gives queued tuples to their tasks while a task is in the middle of a call
+    follow: Callable[[Runner], None]
+    trace: Trace | None = None  # gets each step of each tree
+    runs_inline: bool = False  # whether calls that might run side by side are run one by one
+    # tuples that go to their tasks next
+    queue: deque[TrackedTuple] = field(default_factory=deque)
+    # the roots of each output of several events, where ackers decide on it
+    shared: list[tuple[Root, ...]] = field(default_factory=list)
+    user_code: UserCode = field(default_factory=UserCode)  # tells user code from engine code
+    # bolts whose `finish_batch` raised, and what
+    finish_failures: list[tuple[str, str]] = field(default_factory=list)
+    # roots of the tuples that bolts got and whose `finish_batch` is still to come
+    awaited: set[Root] = field(default_factory=set)
+    # ids of the roots of unanchored tuples that count for nothing: their `finish_batch` raised, or
+    # their tick was refused
+    dropped: list[int] = field(default_factory=list)
+    # roots of made tuples, until the executor takes them in
+    made: list[Root] = field(default_factory=list)
+    # the order of each task's last made tuple, by the task's key: later ones stand behind it
+    last_made: dict[bytes, Order] = field(default_factory=dict)
+    # roots of tuples made by a `finish_batch` that then raised. They count for nothing
+    undone: list[Root] = field(default_factory=list)
+    outcome: BatchOutcome = field(default_factory=BatchOutcome)  # how a try at a transaction went
+
+    @property
+    def transaction(self) -> Transaction | None:
+        """The try at a transaction; None in other topologies."""
+        return self.start.transaction
+
+    @property
+    def is_commit(self) -> bool:
+        return self.transaction is not None and self.transaction.phase is Phase.COMMIT
+
+    @property
+    def limit_s(self) -> float | None:
+        """How long a call may take, in seconds, if calls that overrun are not ended.
+
+        They fail once they are over. A commit may take any time. None: no limit here.
+        """
+        return None if self.is_commit or not self.runs_inline else self.rules.call_timeout_s

@@ -87,7 +87,7 @@ def _is_known(module: str) -> bool:
 
 
 def _is_whole(one: Any) -> bool:
-    """Tell whether a copy of an object has all that it has; of a view it has its own memory."""
+    """Return whether a copy has all that the object has. A copied view has memory of its own."""
     if isinstance(one, np.ndarray) and one.base is not None:
         return False
     kind: Any = type(one)
@@ -113,16 +113,14 @@ class BoltCopies:
 
     @property
     def can_go_back(self) -> bool:
-        """Whether there is a copy."""
         return self._copy is not None
 
     def drop(self) -> None:
-        """Do without copies from now on; readers get what has waited."""
+        """Take no further copies, and give readers what has waited."""
         self._copy = None
         self._give_out()
 
     def add(self, bolt: BaseBolt, given: TrackedTuple) -> None:
-        """Note that the bolt was given a tuple."""
         if self._copy is None:
             return
         self.since.append(given)
@@ -130,7 +128,7 @@ class BoltCopies:
             self.take(bolt)
 
     def back(self) -> tuple[BaseBolt, list[TrackedTuple]]:
-        """Return the bolt as it was when it was copied, and the tuples that it was given since."""
+        """Return the bolt as it was copied, and the tuples that it got since."""
         assert self._copy is not None
         self._failures += 1
         self._count_least(self._copy)
@@ -142,7 +140,6 @@ class BoltCopies:
         return bolt, since
 
     def take(self, bolt: BaseBolt) -> None:
-        """Copy the bolt as it is."""
         kept: dict[int, TrackedTuple] = {}
 
         def number(one: Any) -> int | None:
@@ -171,7 +168,7 @@ class BoltCopies:
         self._give_out()
 
     def _count_least(self, copy: bytes) -> None:
-        """Count how many tuples are to come until the next copy: one part of all tuples then."""
+        """Set how many tuples come before the next copy: a share of all tuples so far."""
         parts = _PARTS * (1 + _PARTS * self._failures)
         share = (self._given - 1) // (parts - 1)
         self._least = min(max(share, len(copy) // _BYTES_EACH), _MOST)
@@ -191,7 +188,6 @@ ENDS_THE_JOB: Final = (StateOwnerError, StateOvertakenError)
 
 
 def writer_of(topology: str, transaction: Transaction, component: str, task: int) -> Writer:
-    """Return what a committer's task writes as."""
     return Writer(
         topology=topology,
         epoch=transaction.epoch,
@@ -206,20 +202,20 @@ def writer_of(topology: str, transaction: Transaction, component: str, task: int
 
 
 def _keep(given: TrackedTuple, count: int) -> None:
-    """Note that a task keeps something of a tuple's events, or does not any more."""
+    """Count the tuples of each event in what a task keeps: `count` is 1, or -1 to undo."""
     for root, _ in given.trees():
         root.kept += count
 
 
 def _as_key(value: Any, keys: Collection[Any]) -> Any:
-    """Return a tuple's value as it may be a state's key."""
+    """Return a tuple's value in the form of a state's key; None if it cannot be a key."""
     if isinstance(value, bytes) and value not in keys:
         return value.decode(errors="surrogateescape")
     return value if isinstance(value, str | int | bytes) else None
 
 
 class _InTransaction(Runner):
-    """What fails of the batch itself, and not of an event of it, fails this try at the batch."""
+    """Fails this try at the batch by what fails of the batch itself, and not of an event."""
 
     def _repeats(self, given: TrackedTuple) -> int:
         """Return how often a call is repeated that raises.
@@ -246,7 +242,6 @@ class _InTransaction(Runner):
         return self._environment.transaction
 
     def raised(self, given: TrackedTuple, error: BaseException) -> None:
-        """See `Runner`."""
         if isinstance(error, FailBatch):
             given.owner = FAILED
             self._outcome.fail(self._component, Cause.ASKED, said_by(error))
@@ -254,7 +249,6 @@ class _InTransaction(Runner):
             super().raised(given, error)
 
     def finish_raised(self, error: BaseException) -> None:
-        """See `Runner`."""
         if isinstance(error, ENDS_THE_JOB):
             raise error
         self._end_the_job_by(error)
@@ -278,11 +272,11 @@ class _InTransaction(Runner):
         self._outcome.fail(self._component, cause, said_by(error) if says_all else detail_of(error))
 
     def roots_of(self, error: StateValueError) -> tuple[frozenset[int], ...]:  # noqa: ARG002 - for batch bolts
-        """Return ids of the events that may have a key which is refused, by field of tuples."""
+        """Return the ids of the events that may have the refused key, by field of tuples."""
         return ()
 
     def finish_failed(self, detail: str, reason: FailReason = FailReason.EXCEPTION) -> None:
-        """See `Runner`; no bolt goes on from a try that failed (`Instances`)."""
+        """Fail the try. No bolt goes on from a failed try (`Instances`)."""
         del reason
         self._outcome.fail(self._component, Cause.RAISED, detail)
 
@@ -309,7 +303,6 @@ class TransactionRunner(_InTransaction):
         self._is_new, self._is_undone, self._has_emitted = True, False, False
 
     def run(self, given: TrackedTuple) -> None:
-        """See `Runner`."""
         first = self._run_once(given, is_new=True)
         if not first:
             return
@@ -345,7 +338,7 @@ class TransactionRunner(_InTransaction):
         return ()
 
     def _copied(self) -> BoltCopies | None:
-        """Have what the bolt emits wait, if it can be undone; return the bolt's copies."""
+        """Make the bolt's emits wait if they can be undone, and return the bolt's copies."""
         copies = self._copies
         if copies is None and self._is_copied:
             copies = self._copies = BoltCopies(self.bolt, self._shared)
@@ -356,7 +349,7 @@ class TransactionRunner(_InTransaction):
     def _undone(
         self, given: TrackedTuple, copies: BoltCopies | None, *, was_kept: bool, keeps: bool
     ) -> Sequence[TrackedTuple]:
-        """Undo a call, if that can be; return the tuples that the bolt is to be given again."""
+        """Undo a call if possible, and return the tuples to give to the bolt again."""
         again = [given] if self._is_undone else []
         if copies is not None and copies.can_go_back:
             if was_kept and not again:
@@ -370,11 +363,11 @@ class TransactionRunner(_InTransaction):
 
     @property
     def _shared(self) -> Sequence[Any]:
-        """What the bolt has in common with its copies."""
+        """What the bolt shares with its copies."""
         return self.context, self.collector
 
     def raised(self, given: TrackedTuple, error: BaseException) -> None:
-        """See `Runner`; a call is not repeated where others have what it has emitted already."""
+        """Have the call repeated, unless readers already have what it emitted."""
         copies = self._copies
         can_go_back = copies is not None and copies.can_go_back
         can_repeat = can_go_back if self._keeps else not self._has_emitted
@@ -388,7 +381,6 @@ class TransactionRunner(_InTransaction):
     def emit(
         self, values: Any, anchors: Sequence[TrackedTuple], stream: str, task: int | None
     ) -> list[TaskId]:
-        """See `Runner`."""
         self._has_emitted = True
         copies = self._copies
         if copies is not None and len(copies.emitted) >= _MOST_OF_A_CALL:
@@ -400,7 +392,6 @@ class TransactionRunner(_InTransaction):
         return super().emit(values, anchors, stream, task)
 
     def give_out(self) -> None:
-        """See `Runner`."""
         if self._copies is not None:
             self._copies.drop()
 
@@ -412,13 +403,12 @@ class ConcurrentTransactionRunner(_InTransaction, ConcurrentRunner):
     """
 
     def run(self, given: TrackedTuple) -> None:
-        """See `Runner`."""
         if keeps_of_batch(self.bolt):
             _keep(given, 1)
         super().run(given)
 
     def carry_out(self, call: Call) -> None:
-        """See `ConcurrentRunner`; what it emits is carried out when it is over."""
+        """Make the call, and repeat it if it raises. Its emits are carried out when it is over."""
         super().carry_out(call)
         for _ in range(self._repeats(call.given)):
             if not self._begins_again(call):
@@ -426,7 +416,6 @@ class ConcurrentTransactionRunner(_InTransaction, ConcurrentRunner):
             super().carry_out(call)
 
     async def carry_out_async(self, call: Call) -> None:
-        """See `ConcurrentRunner`."""
         await super().carry_out_async(call)
         for _ in range(self._repeats(call.given)):
             if not self._begins_again(call):
@@ -462,7 +451,7 @@ class BatchRunner(TransactionRunner):
         self._given: list[TrackedTuple] | None = [] if self._transaction.is_trial else None
 
     def run(self, given: TrackedTuple) -> None:
-        """See `Runner`; a trial has to know which events a key came with."""
+        """Give the bolt a tuple. A trial has to know which events a key came with."""
         if self._given is not None:
             self._given.append(given)
         super().run(given)
@@ -472,7 +461,6 @@ class BatchRunner(TransactionRunner):
         return self.context, self._batch_collector, self._transaction.attempt
 
     def roots_of(self, error: StateValueError) -> tuple[frozenset[int], ...]:
-        """See `_InTransaction`."""
         keys = set(error.keys)
         found: dict[tuple[str, str, int], set[int]] = {}
         for given in self._given or ():
@@ -483,12 +471,12 @@ class BatchRunner(TransactionRunner):
         return tuple(frozenset(ids) for ids in found.values() if ids)
 
     def anchors(self) -> Sequence[TrackedTuple]:
-        """Return the tuple that is being processed; none in `finish_batch`."""
+        """Return the tuple in process; none in `finish_batch`."""
         call = self._users.call
         return (call,) if isinstance(call, TrackedTuple) and call.owner is self else ()
 
     def prepare(self, state: Any) -> None:
-        """See `Runner`; a batch bolt keeps nothing from batch to batch."""
+        """Prepare the bolt. A batch bolt keeps nothing from batch to batch."""
         del state
         bolt: Any = self.bolt
         with self._named("prepare"):
@@ -505,7 +493,7 @@ class BatchRunner(TransactionRunner):
             raise
 
     def finish_batch(self) -> None:
-        """Let the bolt finish its batch; of a committer, write down what it changed."""
+        """Let the bolt finish its batch. For a committer, write what it changed."""
         if self._states is None:
             super().finish_batch()
             return

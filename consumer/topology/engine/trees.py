@@ -1,9 +1,4 @@
-"""What holds for the tuple trees of one executor while they grow.
-
-A tree fails once, by the first failure that is reported, and late acks of it are counted. Under
-`ordering = "key"` an event that will be tried again blocks its key: later tuples of that key are
-not given to bolts any more, and their events are held.
-"""
+"""The tuple trees of one executor: their tuples, their failures, and those that are open."""
 
 from __future__ import annotations
 
@@ -25,21 +20,20 @@ if TYPE_CHECKING:
     from sequitur.consumer.topology.settling.root import Order, Root
 
 
-# Tuples with their tracking: the trees they belong to, and the task they were delivered to.
-#
-# A bolt sees the `Tuple` that each of them is. What is added here is the engine's.
-
 ACKED: Final = "acked"
 FAILED: Final = "failed"
 
 
 class TrackedTuple(Tuple, eq=False):
-    """A tuple of one tree."""
+    """A tuple with its tracking: the tree it belongs to, and the task it was delivered to.
 
-    root: Root  # the root of its tree; of a multi-anchored tuple, of its first tree
+    A bolt sees it as a `Tuple`. All else is for the engine.
+    """
+
+    root: Root  # the root of its tree; for a multi-anchored tuple, that of its first tree
     edge: int
-    # the tuple it was emitted for; the path of components if that tuple was of another task; None
-    # for the spout's
+    # the tuple it was emitted for. If that tuple was another task's: its path of components. None
+    # for a tuple of the spout
     parent: Any
     owner: Any  # the runner of the task it was delivered to; `ACKED` or `FAILED` from then on
 
@@ -48,36 +42,31 @@ class TrackedTuple(Tuple, eq=False):
 
     @property
     def place(self) -> Place:
-        """See `Tuple`."""
         return self.root.place
 
     @property
     def places(self) -> tuple[Place, ...]:
-        """See `Tuple`."""
         return tuple(root.place for root, _ in self.trees())
 
     @property
     def attempt(self) -> int:
-        """See `Tuple`."""
         return max(root.attempt for root, _ in self.trees())
 
     @property
     def event_time_ms(self) -> int:
-        """See `Tuple`."""
         time_ms: int = max(root.event[3] for root, _ in self.trees())
         return time_ms
 
     @property
     def event_key(self) -> bytes | None:
-        """See `Tuple`."""
         return None if is_made(self.root.event) else self.root.key
 
     def trees(self) -> tuple[tuple[Root, int], ...]:
-        """Return the roots of its trees, each with its edge there."""
+        """Return the roots of its trees, each with the tuple's edge there."""
         return ((self.root, self.edge), *self.more)
 
     def path(self) -> tuple[str, ...]:
-        """Return the components it came through, the spout first."""
+        """Return the components that it came through, the spout first."""
         path = [self.declared.component]
         parent = self.parent
         while parent is not None:
@@ -94,43 +83,42 @@ class TrackedEvent(TrackedTuple, Event, eq=False):
 
 
 class BatchEvent(TrackedTuple, Event, eq=False):
-    """An event in a transactional topology, where it stands behind its transaction."""
+    """An event in a transactional topology. Its first value is the transaction."""
 
     @property
     def key(self) -> bytes | None:
-        """See `Event`."""
         key: bytes | None = self.values[1]
         return key
 
     @property
     def value(self) -> bytes | None:
-        """See `Event`."""
         value: bytes | None = self.values[2]
         return value
 
     @property
     def headers(self) -> Sequence[tuple[str, bytes | None]]:
-        """See `Event`."""
         headers: Sequence[tuple[str, bytes | None]] = self.values[3] or ()
         return headers
 
 
 class MultiAnchoredTuple(TrackedTuple, eq=False):
-    """A tuple of several trees."""
-
     more: tuple[tuple[Root, int], ...] = ()  # type: ignore[misc]
 
 
 def multi_anchored(
     values: Any, stream: Stream, trees: Sequence[tuple[Root, int]], parent: Any, owner: Any
 ) -> MultiAnchoredTuple:
-    """Make a tuple of these trees."""
     root, edge = trees[0]
     return MultiAnchoredTuple(values, stream, root, edge, parent, owner, tuple(trees[1:]))
 
 
 class TreeTracker:
-    """Fails trees, and holds back events behind those that failed."""
+    """Fails trees, and holds back events behind those that failed.
+
+    A tree fails once, by the first failure that is reported. Its late acks are counted. Under
+    `ordering = "key"` an event that will be tried again blocks its key: bolts get no later tuples
+    of that key, and their events are held.
+    """
 
     __slots__ = (
         "_keeps_order", "_policy", "blocked", "current", "event", "late_acks",
@@ -147,26 +135,24 @@ class TreeTracker:
         self._keeps_order = rules.ordering is Ordering.KEY
 
     def begin(self, root: Root, values: Any) -> None:
-        """Begin to follow an event."""
         self.current, self.event = root, values
 
     def end(self) -> None:
-        """End following it: what is still to be acked, bolts or other tasks hold."""
+        """End following an event. Bolts or other tasks hold what is still to be acked."""
         self.current = None
 
     def receive(self, event: Any) -> None:
-        """Begin to follow a tuple of another process."""
         self.event = event
 
     def ack(self, given: TrackedTuple) -> None:
-        """Ack a tuple: XOR its edges into its trees."""
+        """XOR a tuple's edges into its trees."""
         for root, edge in given.trees():
             root.value ^= edge
             if root.failure is not None:
                 self.late_acks += 1
 
     def fail(self, root: Root, failure: TreeFailure) -> None:
-        """Fail a tree; the first failure stays."""
+        """Fail a tree. The first failure stays."""
         if not root.is_tracked:
             self.untracked_failures += 1
             return
@@ -184,10 +170,10 @@ class TreeTracker:
         self.late_acks += 1
 
     def is_wanted(self, given: TrackedTuple) -> bool:
-        """Return whether a tuple is to be given to its bolt.
+        """Return whether the bolt gets the tuple.
 
-        It is not when all its trees have failed; and not when an earlier event of its key has
-        failed, for then its events are held.
+        It does not if all trees of the tuple have failed. It does not if an earlier event of its
+        key has failed: then its events are held.
         """
         if given.root.failure is None and not self.blocked:
             return True
@@ -205,7 +191,7 @@ class TreeTracker:
         return False
 
     def block(self, key: bytes | None, order: Order) -> None:
-        """Hold events of a key that are later than one which waits."""
+        """Hold the events of a key that are later than one that waits."""
         if self._keeps_order and key is not None:
             self.blocked[key] = min(order, self.blocked.get(key, order))
 
@@ -214,12 +200,6 @@ class TreeTracker:
         before = None if key is None else self.blocked.get(key)
         return before is not None and order > before
 
-
-# The trees of events that an executor was fed, until it is known what became of them.
-#
-# Where no tuple leaves the process, that is known when the batch is finished: each tree is done,
-# is tried again, is held, or is dead. Elsewhere the ackers find it out, by the roots that are left
-# here.
 
 _OPEN_AT_ONCE: Final = 1 << 12
 
@@ -230,12 +210,17 @@ class UnfinishedEvent(NamedTuple):
     root: Root
     outcome: EventOutcome  # whether it is tried again, is held, or is dead
     attempts: int  # how often it has been tried; an attempt in which it was held does not count
-    # it is not to run before; 0 for as soon as no earlier event of its key waits
+    # when it may run again; 0: as soon as no earlier event of its key waits
     retry_at_ms: int = 0
 
 
 class OpenTrees:
-    """The roots that an executor was fed."""
+    """The roots that an executor was fed, until it is known what became of their trees.
+
+    If no tuple leaves the process, that is known when the batch is finished: each tree is done, is
+    tried again, is held, or is dead. Otherwise the ackers find it out, by the roots that are left
+    here.
+    """
 
     def __init__(self, environment: Environment, *, is_whole: bool) -> None:
         self.acked = 0
@@ -252,33 +237,31 @@ class OpenTrees:
 
     @property
     def is_empty(self) -> bool:
-        """Whether none is open."""
         return not (self._open or self._shared)
 
     @property
     def roots(self) -> Sequence[Root]:
-        """The roots of open trees, with what is known of each here."""
         return self._open
 
     def hold(self, root: Root) -> None:
-        """Hold an event that is not fed, since an earlier one of its key waits."""
+        """Hold an event that is not fed, because an earlier one of its key waits."""
         root.is_held = True
         self.unfinished.append(UnfinishedEvent(root, EventOutcome.HELD, root.attempt - 1))
 
     def add(self, root: Root, values: Any) -> None:
-        """Add a root whose event was followed as far as it goes here for now."""
+        """Add the root of an event that was followed as far as it goes here for now."""
         if not self._is_whole:
-            # What of it is elsewhere is not known here: it stays open to the end, without payload.
+            # Its part elsewhere is not known here: it stays open to the end, without payload.
             root.event = (values[0], None, (), *values[3:7], 0)
             self._open.append(root)
             return
         if root.failure is not None or root.is_held:
             self._failed.append(root)
             return
-        # Should an earlier event of its key fail yet, it is held, though it be done.
+        # It is held if an earlier event of its key fails later, even if it is done.
         self._open.append(root)
         if len(self._open) >= _OPEN_AT_ONCE and not self._shared and self._is_done(self._open[0]):
-            # Those behind the first that is open may yet be held by it.
+            # The first open event may still hold those behind it.
             opened = (place for place, one in enumerate(self._open) if not self._is_done(one))
             done = next(opened, len(self._open))
             self.acked += done
@@ -294,7 +277,7 @@ class OpenTrees:
         return self._is_whole and most is not None and len(self._open) >= most
 
     def settle(self) -> None:
-        """Decide what becomes of each event, now that bolts hold no tuple any more."""
+        """Decide what becomes of each event. Bolts hold no tuple any more."""
         for root in self._open:
             is_open = root.value != 0 and root.failure is None and not root.is_held
             if is_open and root.is_tracked:

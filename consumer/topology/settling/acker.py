@@ -34,7 +34,7 @@ _MIX: Final = np.uint64(0x9E3779B97F4A7C15)
 
 
 class AckFlag(IntFlag):
-    """What is known of a root beside its value."""
+    """What an acker knows of a root beside its value."""
 
     INIT = 1
     """Its spout has emitted it."""
@@ -48,8 +48,6 @@ class AckFlag(IntFlag):
 
 @dataclass(frozen=True, slots=True)
 class TreeOutcomes:
-    """What became of the trees of an acker."""
-
     acked: int
     unfinished: Numbers  # the roots of the others: failed, held, or never acked
     flags: Flags  # the flags of these roots, of the kind `AckFlag`
@@ -75,7 +73,7 @@ class Acker:
         return len(self._roots)
 
     def add(self, roots: Numbers, values: Numbers, flags: Flags) -> None:
-        """Add messages: the root of each, the XOR of edges, and flags (`AckFlag`)."""
+        """Add messages as columns: roots, XORs of edges, and flags (`AckFlag`)."""
         self._buffer.append((roots, values, flags))
         self._buffered_rows += len(roots)
         if self._buffered_rows >= max(self._merged_at, len(self._roots) >> _MERGED_SHARE):
@@ -124,7 +122,7 @@ class Acker:
 
 
 def _inserted(column: Any, old: Bools, new_values: Any, at: Any) -> Any:
-    """Return a column with new values at some places, and its own at the others."""
+    """Return a column with new values at some places and its own at the others."""
     merged = np.empty(len(old), column.dtype)
     merged[at] = new_values
     merged[old] = column

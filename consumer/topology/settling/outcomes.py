@@ -1,7 +1,7 @@
-"""What becomes of events that are not done: retry, wait, end.
+"""What becomes of events: which waiting ones run now, and which are done, retried, held or dead.
 
-Pure, and in columns of small values: events stand in the order of the stream in all of them, and
-a key is a number, as `numbered` gives it.
+It is pure, and works on columns of small values. In all of them events stand in the order of the
+stream. A key is a number, as `numbered` gives it.
 """
 
 from __future__ import annotations
@@ -76,16 +76,8 @@ class RetryPolicy:
         return now_ms + round(delay.delay_ms(attempt, random))
 
 
-# Events that wait: which of them run in a batch, and which keep waiting.
-#
-# An event waits for its retry; or it is held, because an earlier one of its key waits, or one that
-# it shares an output with. A batch runs those whose time has come, in their order, and then new
-# events. Pure, and in columns of small values; events stand in their order in all of them, and a
-# key is a number, as `numbered` gives it.
-
-
 def numbered(keys: Iterable[bytes | None]) -> Longs:
-    """Number keys: equal numbers for equal keys; -1 for none."""
+    """Number keys: equal keys get equal numbers, and None gets -1."""
     numbers: dict[bytes, int] = {}
     return np.array(
         [-1 if key is None else numbers.setdefault(key, len(numbers)) for key in keys], np.int64
@@ -101,6 +93,10 @@ def runs_now(
     keeps_order: bool = True,
 ) -> Bools:
     """Select the waiting events that run now.
+
+    An event waits for its retry. Or it is held: an earlier event of its key waits, or one that it
+    shares an output with. A batch first runs the events whose time has come, in their order, and
+    then new events.
 
     The keys of the others are blocked: new events of these keys are held at once. An event that
     would wait longer than the longest delay runs now: the clock was set back.
@@ -119,8 +115,8 @@ def runs_now(
 def next_due_ms(keys: Longs, retry_at_ms: Longs, *, keeps_order: bool = True) -> int | None:
     """Return when the next waiting event runs; None if none waits.
 
-    The first event of a key holds back the others, whenever these might run; one without a key
-    waits for no other.
+    The first event of a key holds back the others, whenever these might run. An event without a
+    key waits for no other.
     """
     if not len(keys):
         return None
@@ -133,30 +129,17 @@ def next_due_ms(keys: Longs, retry_at_ms: Longs, *, keeps_order: bool = True) ->
 
 
 def due_ms(next_ms: int | None, now_ms: int, *, policy: RetryPolicy) -> int | None:
-    """Correct what `next_due_ms` gave: now, if it is later than the longest delay."""
+    """Correct the result of `next_due_ms`: a time later than the longest delay becomes now."""
     return now_ms if next_ms is not None and next_ms > policy.latest_ms(now_ms) else next_ms
 
 
-# Settling a batch: which of its events are done, tried again, held or dead.
-#
-# One rule for all topologies: the executor settles its trees by it where no tuple leaves the
-# process, and the driver where ackers tell what became of trees.
-#
-# An event is held when an earlier one of its key has failed and will be tried again; and when it
-# shares an output with an event that is not done, since that output cannot go out, and would be
-# lost if one of them were taken as done. Either holds back others in turn. Pure, and in columns:
-# events stand in the order of the stream, and a key is a number.
-
-
 class EventOutcome(IntEnum):
-    """What became of an event in a batch."""
-
     DONE = 0
     """Its tree is acked, and its outputs may go out."""
     RETRY = 1
     """It failed, and will be tried again."""
     HELD = 2
-    """It runs again for the sake of another; that is no further attempt."""
+    """It runs again because of another event. That does not count as an attempt."""
     DEAD = 3
     """It failed for the last time."""
 
@@ -165,9 +148,9 @@ class EventOutcome(IntEnum):
 class Settlement:
     """What becomes of the events that ran in a batch."""
 
-    outcomes: Outcomes  # of each event, of the kind `EventOutcome`
+    outcomes: Outcomes  # the `EventOutcome` of each event
     attempts: Longs  # how often each has been tried; an attempt in which it was held does not count
-    # they are not to run before; 0 for as soon as no earlier event of the key waits
+    # when each may run again; 0: as soon as no earlier event of its key waits
     retry_at_ms: Longs
 
 
@@ -183,7 +166,16 @@ def settle(
     shared: Sequence[Places] = (),
     keeps_order: bool = True,
 ) -> Settlement:
-    """Settle a batch."""
+    """Settle a batch: say which of its events are done, tried again, held or dead.
+
+    The rule is the same for all topologies. If no tuple leaves the process, the executor settles
+    its trees by it; otherwise the driver does, by what ackers tell.
+
+    - An event is held when an earlier event of its key has failed and will be tried again.
+    - An event is held when it shares an output with an event that is not done: that output cannot
+      go out. It would be lost if one of the two were taken as done.
+    - A held event holds others in turn.
+    """
     failed, is_dead, is_held = (np.zeros(len(keys), np.bool_) for _ in range(3))
     is_held[list(held)] = True
     for place, reason in failures.items():
@@ -218,7 +210,7 @@ def settle_roots(
     random: float,
     keeps_order: bool = True,
 ) -> Settlement:
-    """Settle a batch of which all is known by its roots; otherwise as `settle`."""
+    """Settle a batch, as `settle` does, by what its roots know."""
     places = {root: place for place, root in enumerate(roots)}
     together = [[places[root] for root in several if root in places] for several in shared]
     return settle(
@@ -242,7 +234,7 @@ def held_back(
     *,
     keeps_order: bool = True,
 ) -> Bools:
-    """Select the events that are held, of those that are not unfinished anyway."""
+    """Select the events that are held. Failed events and those held before are left out."""
     held = np.zeros(len(keys), np.bool_)
     if keeps_order:
         _, codes = np.unique(keys, return_inverse=True)
@@ -262,8 +254,8 @@ def held_back(
 class Ties:
     """The ties between events: outputs that they share, and the order of their keys.
 
-    Each event is reached once, and each output and each stretch of a key is passed once, so all
-    that is asked takes a time in proportion to the events and the outputs.
+    Each event is reached once, and each output and each stretch of a key is passed once. So all
+    calls together take a time in proportion to the events and the outputs.
     """
 
     def __init__(
@@ -285,7 +277,7 @@ class Ties:
         self._passed: dict[int, int] = {}
 
     def reached_from(self, place: int) -> list[int]:
-        """Return the open events that are held with one, and those held with these; close them."""
+        """Return, and close, the open events that are held with one, directly or by others."""
         found: list[int] = []
         waiting = [place]
         while waiting:
@@ -326,8 +318,8 @@ def _retry_together(
 ) -> None:
     """Let events that share an output run in the same batch, that of the last of them.
 
-    Otherwise a join would be given one side of a pair, and in a later batch the other. None runs
-    before those ahead of it in its key, so these decide as well.
+    Otherwise a join would get one side of a pair, and the other side in a later batch. No event
+    runs before earlier ones of its key, so these count as well.
     """
     if keeps_order:
         order = np.argsort(keys, kind="stable")
@@ -336,14 +328,14 @@ def _retry_together(
             retry_at_ms[order] = _latest_so_far(keys[order], retry_at_ms[order])
     ties = Ties(keys, shared, waits, keeps_order=keeps_order)
     sharing = ties.sharing[waits[ties.sharing]]
-    # The latest first: whoever it reaches is not reached by an earlier one again.
+    # The latest first: an event that it reaches is not reached again by an earlier one.
     for place in sharing[np.argsort(-retry_at_ms[sharing], kind="stable")].tolist():
         reached = ties.reached_from(place)
         retry_at_ms[reached] = np.maximum(retry_at_ms[reached], retry_at_ms[place])
 
 
 def _latest_so_far(keys: Longs, times_ms: Longs) -> Longs:
-    """Return the latest time up to each event among those of its key; events are sorted by key."""
+    """Return each event's latest time so far in its key. Events are sorted by key."""
     times, ranks = np.unique(times_ms, return_inverse=True)
     section = np.cumsum(np.concatenate(([0], keys[1:] != keys[:-1]))) * len(times)
     latest: Longs = times[np.maximum.accumulate(ranks + section) - section]

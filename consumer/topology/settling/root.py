@@ -33,23 +33,22 @@ Order: TypeAlias = tuple[int, str, int, int]
 
 
 class Root(msgspec.Struct, eq=False):
-    """The root of a tuple tree, and the acker's entry for it: one XOR value, plus flags."""
+    """The root of a tuple tree, and the acker's entry for it: one XOR value and flags."""
 
-    id: int  # tells it from all others of its batch; 0 of tuples that are derived from no event
-    event: Any  # the event's values, or those that say where it came from
+    id: int  # unique in its batch; 0 for tuples that come from no event
+    event: Any  # the event's values, or only those that say where it came from
     attempt: int = 1  # 1 the first time
-    # 0; older versions had a time here, and what they have prepared has it still
+    # 0; in older versions a time, which batches prepared by them still have
     begun_s: float = 0.0
     is_tracked: bool = True  # whether its tree is tracked
     value: int = 0  # XOR of the tree's edges, as this task knows them
     failure: TreeFailure | None = None  # why it failed; sticky
-    # whether a tuple of it was skipped, since an earlier event of its key failed
+    # whether a tuple of its tree was skipped because an earlier event of its key failed
     is_held: bool = False
-    kept: int = 0  # how many of its tuples are in what bolts of a transaction keep of their batch
+    kept: int = 0  # how many of its tuples a transaction's bolts keep something of
 
     @property
     def key(self) -> bytes | None:
-        """The event's key."""
         key: bytes | None = self.event[0]
         return key
 
@@ -61,7 +60,6 @@ class Root(msgspec.Struct, eq=False):
 
     @property
     def place(self) -> Place:
-        """Where it came from."""
         return Place(*self.event[4:7])
 
     @property
@@ -70,7 +68,7 @@ class Root(msgspec.Struct, eq=False):
         return self.value == 0 and self.failure is None and not self.is_held
 
     def __reduce__(self) -> Any:
-        # To another task goes what it is known by, not its payload nor what this task saw of it.
+        # Another task gets what identifies it, not its payload nor what this task knows of it.
         event = self.event
         known = (event[0], None, (), event[3], event[4], event[5], event[6], 0)
         return Root, (self.id, known, self.attempt, 0.0, self.is_tracked)
@@ -80,38 +78,31 @@ class Root(msgspec.Struct, eq=False):
 
 
 def never_acked(spout: str) -> TreeFailure:
-    """Say why a tree failed that was neither acked nor failed by the end of its batch."""
+    """Return the failure of a tree that was neither acked nor failed by the end of its batch."""
     return TreeFailure(FailReason.NEVER_ACKED, "", (spout,))
 
-
-# Tuples that a task makes by itself: at a tick or at the end of a batch, without an event.
-#
-# Nobody could make such a tuple again: what it was made of is forgotten by then. So it waits and
-# is tried again as an event is, in the form of one, which has the tuple's values. Its topic is
-# `component/task`, which no topic of Kafka's can be called; its key is that of its task, so that
-# the tuples of one task keep their order; its offset numbers them for good.
 
 _STEP_BITS: Final = 32
 
 
 def is_made(event: tuple[Any, ...]) -> bool:
-    """Return whether the values of an event are a made tuple's."""
+    """Return whether an event's values are those of a made tuple."""
     return "/" in event[4]
 
 
 def component_of(event: tuple[Any, ...]) -> str:
-    """Return the component that made a tuple, by the values of its event."""
+    """Return the component that made a tuple, from its event's values."""
     place: str = event[4]
     return place.rpartition("/")[0]
 
 
 def first_offset(step: int, before: Iterable[Order]) -> int:
-    """Return the offset of the first tuple that a task makes."""
+    """Return the offset of the first tuple that a task makes: behind all before it."""
     return max([step << _STEP_BITS, *(offset + 1 for *_, offset in before)])
 
 
 def last_orders(events: Iterable[tuple[Any, ...]]) -> Mapping[bytes, Order]:
-    """Return the key of each task that has made any of these, and the order of its last one."""
+    """Return the order of the last made tuple of each task, by the task's key."""
     last: dict[bytes, Order] = {}
     for event in events:
         if is_made(event):
@@ -127,21 +118,28 @@ def _place_and_key(component: str, task: int) -> tuple[str, bytes]:
 
 
 class MadeTuple(NamedTuple):
-    """A tuple that a task made."""
+    """A tuple that a task makes by itself: at a tick or at the end of a batch, without an event.
+
+    Nobody could make such a tuple again: its bolt has forgotten by then what it was made of. So it
+    waits and is tried again as an event is, in the form of an event that has the tuple's values.
+
+    - Its topic is `component/task`: no topic of Kafka's can have such a name.
+    - Its key is that of its task, so that the tuples of one task keep their order.
+    - Its offset numbers the tuples of a task for good.
+    """
 
     component: str
     task: int
     stream: str  # name of the stream that it was emitted to
     values: tuple[Any, ...]
-    target: int | None  # the task that it is for, of a direct stream; None of others
+    target: int | None  # the task that it is for, on a direct stream; None on other streams
 
     @property
     def key(self) -> bytes:
-        """The key of its task."""
         return _place_and_key(self.component, self.task)[1]
 
     def event(self, offset: int, time_ms: int, *, is_kept: bool = True) -> tuple[Any, ...]:
-        """Return it in the form of an event: the values of `EventValues`."""
+        """Return the tuple as an event: the values of `EventValues`."""
         place, key = _place_and_key(self.component, self.task)
         try:
             kept = is_kept and pickle.dumps((self.stream, self.values, self.target), protocol=5)
@@ -154,7 +152,7 @@ class MadeTuple(NamedTuple):
 
     @classmethod
     def of(cls, event: tuple[Any, ...]) -> MadeTuple:
-        """Return the tuple that an event of this form is."""
+        """Return the tuple that `event` gave the form of an event."""
         component = component_of(event)
         try:
             stream, values, target = pickle.loads(event[1])  # noqa: S301 - a task's, from the checkpoint
@@ -165,7 +163,7 @@ class MadeTuple(NamedTuple):
         return cls(component, event[5], stream, values, target)
 
     def check(self, topology: Topology) -> None:
-        """Check that a topology, which may have changed since, has its stream."""
+        """Raise if a topology, which may have changed since, lacks the tuple's stream."""
         component = topology.components.get(self.component)
         stream = None if component is None else component.streams.get(self.stream)
         if stream is None or len(stream.fields) != len(self.values):
@@ -178,8 +176,8 @@ class MadeTuple(NamedTuple):
 def readable(event: tuple[Any, ...], topology: Topology) -> tuple[str, bytes]:
     """Return the stream that a made tuple was emitted to, and its values as text.
 
-    That is JSON, by field where the topology has the stream still, with what JSON has no form for
-    as Python shows it; or else all as Python shows it.
+    The text is JSON. If the topology still has the stream, the values stand by field. A value that
+    JSON has no form for stands as Python shows it. If that fails, all stand as Python shows them.
     """
     try:
         made = MadeTuple.of(event)

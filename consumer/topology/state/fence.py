@@ -19,7 +19,7 @@ OTHER_DATABASE: Final = (
 
 
 class Found(NamedTuple):
-    """What a database has of a writer."""
+    """What a database knows of a writer."""
 
     epoch: str | None  # of the topology; None if it is not registered
     newest: int | None  # the component's greatest transaction id; None if no task has committed
@@ -30,7 +30,7 @@ class Found(NamedTuple):
 
 
 def check_fence(writer: Writer, found: Found, store: str) -> None:
-    """Check that a writer may use a database; an unregistered topology is no fault."""
+    """Raise unless a writer may use a database. An unregistered topology is no fault."""
     txid, attempt = writer.transaction
     who = f"component {writer.component!r} of topology {writer.topology!r}"
     check_epoch(writer, found.epoch, store)
@@ -67,7 +67,7 @@ def check_fence(writer: Writer, found: Found, store: str) -> None:
 
 
 def check_epoch(writer: Writer, epoch: str | None, store: str) -> None:
-    """Check that a topology's rows are those of the writer's checkpoint."""
+    """Raise unless a topology's rows are those of the writer's checkpoint."""
     if epoch is None:
         if writer.has_committed:
             raise StateOwnerError(
@@ -80,7 +80,7 @@ def check_epoch(writer: Writer, epoch: str | None, store: str) -> None:
 
 
 def check_host(writer: Writer, host: str, store: str) -> None:
-    """Check that a task runs where the file of a database is: elsewhere it would find another."""
+    """Raise unless a task runs on the host of a database's file: elsewhere it finds another one."""
     if writer.host and host != writer.host:
         raise StateOwnerError(
             f"{writer.title}, runs on host {host!r}, and {store} is a file of host "
@@ -89,7 +89,7 @@ def check_host(writer: Writer, host: str, store: str) -> None:
 
 
 def refusal(writer: Writer, found: Found, store: str) -> StateOwnerError | StateOvertakenError:
-    """Return why a database did not take a commit, whose first statement changed nothing."""
+    """Return why a database did not take a commit. Its first statement changed nothing."""
     if found.epoch is None:
         return lost_topology(writer.topology, store)
     if found.epoch != writer.epoch:
@@ -107,7 +107,7 @@ def refusal(writer: Writer, found: Found, store: str) -> StateOwnerError | State
 
 
 def is_other_batch(writer: Writer, found: Found) -> bool:
-    """Whether the task has committed the writer's transaction with another batch."""
+    """Return whether the task has committed the writer's transaction with another batch."""
     is_repeat = found.own is not None and found.own[0] == writer.transaction.transaction_id
     return is_repeat and bool(writer.batch) and writer.batch != found.batch
 
@@ -149,7 +149,7 @@ def overtaken_by(writer: Writer, newer: tuple[int, int], store: str) -> StateOve
 
 
 def taken_over(who: str, attempt: int, store: str) -> StateOvertakenError:
-    """Return the error about a life of the job that another one has taken over."""
+    """Return the error about a life of the job that another life has taken over from."""
     return StateOvertakenError(
         f"{who}: {store} takes nothing of attempt {attempt} any more: a newer process of the job "
         "has taken over. End this one"
@@ -157,7 +157,7 @@ def taken_over(who: str, attempt: int, store: str) -> StateOvertakenError:
 
 
 def lost_topology(topology: str, store: str) -> StateOwnerError:
-    """Return the error about a topology that was registered, and is not any more."""
+    """Return the error about a topology that is no longer registered."""
     return StateOwnerError(
         f"{store} does not know topology {topology!r} any more: the database was changed under "
         f"the job. To continue, {OTHER_DATABASE}"

@@ -207,11 +207,11 @@ class MapState:
         return self._state.kind is StateKind.TRANSACTIONAL
 
     def _stands(self, key: Key) -> bool:
-        """Whether an earlier attempt has written a key's row for good."""
+        """Return whether an earlier attempt has written a key's row for good."""
         return self._keeps_first and key in self._first
 
     def _is_another(self, key: Key, after: Any) -> bool:
-        """Whether a row is stored with another value; the row of a removed key has none."""
+        """Return whether a row has another value. The row of a removed key has none."""
         stored = self._first[key].value if self._stands(key) else None
         return stored is not None and bool(after != stored)
 
@@ -220,7 +220,7 @@ class MapState:
         return copy_of(self._state, stored.previous), copy_of(self._state, stored.value)
 
     def _known(self, keys: Iterable[Key]) -> list[Key]:
-        """Return fitted keys, after reading the rows of those that were not read yet."""
+        """Return fitted keys, after reading the rows that were not read yet."""
         fitted = fit_keys(self._state, keys)
         unknown = [
             key
@@ -250,7 +250,7 @@ class MapState:
 
 
 def check_session(store: StateStore, session: StateSession, writer: Writer) -> None:
-    """Check that a database is the one that the transaction before left; see `CommitterStates`."""
+    """Raise unless a database is as the transaction before left it; see `CommitterStates`."""
     if store.is_of_one_host:
         check_host(writer, socket.gethostname(), store.title)
     session.check()
@@ -287,7 +287,6 @@ class CommitterStates:
 
     @property
     def stores(self) -> int:
-        """How many databases there are."""
         return len(self._sessions)
 
     def check(self) -> None:

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 
 class RowAge(enum.Enum):
-    """How a row stands to the transaction that reads or updates it."""
+    """How a row relates to the transaction that reads or updates it."""
 
     ABSENT = enum.auto()
     OLDER = enum.auto()
@@ -35,7 +35,6 @@ class RowAge(enum.Enum):
 
 
 def age_of(state: State, key: Key, stored: Stored | None, *, txid: int, task: int) -> RowAge:
-    """Return how a row stands to a transaction."""
     if stored is None:
         return RowAge.ABSENT
     if is_others(stored, txid=txid, task=task):
@@ -48,19 +47,19 @@ def age_of(state: State, key: Key, stored: Stored | None, *, txid: int, task: in
 
 
 def is_others(stored: Stored, *, txid: int, task: int) -> bool:
-    """Whether another task wrote a row in the same transaction."""
+    """Return whether another task wrote a row in the same transaction."""
     return stored.txid == txid and stored.task != task
 
 
 def before_update(stored: Stored | None, age: RowAge) -> Any | None:
-    """Return the value that a transaction finds: on a repeat the one before its first attempt."""
+    """Return the value that a transaction finds. A repeat finds that before its first attempt."""
     if stored is None:
         return None
     return stored.previous if age is RowAge.SAME else stored.value
 
 
 def check_group(state: State, key: Key, task_of: Callable[[Any], int] | None, *, task: int) -> None:
-    """Check that a key is a task's, if the state says by what its component is grouped."""
+    """Raise unless a key is the task's. Only a state that says its grouping is checked."""
     if state.grouped_by is None or task_of is None:
         return
     group = state.grouped_by(key)

@@ -61,7 +61,6 @@ class State:
     grouped_by: Callable[[Any], Any] | None = field(default=None, compare=False, repr=False)
 
     def __post_init__(self) -> None:
-        """Check what was given."""
         if not hasattr(type(self), "kind"):
             raise StateError(
                 f"state {self.name!r} has no kind: use TransactionalState, OpaqueState or "
@@ -174,7 +173,7 @@ class StateStore(ABC):
 
 
 class StateSession(ABC):
-    """One task's batch at one database. Not for several threads at once."""
+    """One task's batch at one database. It is not for several threads at once."""
 
     __slots__ = ()
 
@@ -261,7 +260,7 @@ class Writer:
 
     @property
     def title(self) -> str:
-        """For messages."""
+        """Its name in messages."""
         txid, attempt = self.transaction
         return (
             f"task {self.task} of {self.component!r} in topology {self.topology!r}, "
@@ -270,7 +269,7 @@ class Writer:
 
 
 class Change(NamedTuple):
-    """A key and its value after the batch. None if it was removed."""
+    """A key and its value after the batch; None for a removed key."""
 
     key: Key
     value: Any

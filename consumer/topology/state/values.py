@@ -44,7 +44,6 @@ def fit_key(state: State, key: Any) -> Key:
 
 
 def fit_keys(state: State, keys: Iterable[Any]) -> list[Key]:
-    """Return keys as the state's table has them."""
     fitted: list[Key] = []
     refused: list[StateValueError] = []
     for key in keys:
@@ -107,7 +106,7 @@ def copy_of(state: State, value: Any) -> Any:
 
 
 def shown(value: object) -> str:
-    """Return a value for a message, cut where it is long."""
+    """Return a value for a message. A long one is cut."""
     text = repr(value[: _SHOWN + 1] if isinstance(value, str | bytes) else value)
     return text if len(text) <= _SHOWN else f"{text[:_SHOWN]}..."
 

@@ -2,8 +2,8 @@
 
 A step gives events to a topology. In a job it runs in Spark's tasks, in a tester in the process of
 the test. Both run the same tasks (`step.tasks`, `step.verdicts`) in the same order (`step.run`).
-They differ in their `StepBatch` alone: how tasks leave what others read, which clock they read, and
-whose random numbers they draw. What a task leaves is named by a *handle*, read by the batch alone.
+They differ only in their `StepBatch`: how tasks leave what others read, which clock they read, and
+which random numbers they draw. A *handle* names what a task leaves. Only the batch reads it.
 """
 
 from __future__ import annotations
@@ -50,20 +50,18 @@ class PendingEvent(NamedTuple):
 
     event: tuple[Any, ...]  # its values, those of `EventValues`
     attempts: int  # how often it has been tried
-    retry_at_ms: int | None  # when it is tried again; None of one that is held
+    retry_at_ms: int | None  # when it is tried again; None for a held event
     reason: str | None = None  # why it failed last, as a `FailReason`
     detail: str | None = None
     path: str | None = None  # the components that the failed tuple had come through
 
 
 class EventVerdict(NamedTuple):
-    """What becomes of an event that is not done."""
-
     id: int
     attempts: int  # how often it has been tried; an attempt in which it was held does not count
-    retry_at_ms: int | None  # when it is tried again; None of one that is held or dead
+    retry_at_ms: int | None  # when it is tried again; None for a held or dead event
     is_dead: bool  # whether it is given up
-    reason: str | None  # why it failed; None of one that is held
+    reason: str | None  # why it failed; None for a held event
     detail: str | None
     path: str | None  # the components that the failed tuple had come through
 
@@ -77,7 +75,6 @@ class EventVerdict(NamedTuple):
         retry_at_ms: int,
         failure: TreeFailure | None,
     ) -> EventVerdict:
-        """Make the verdict on an event that is not done."""
         is_dead, retry = outcome == EventOutcome.DEAD, retry_at_ms or None
         if failure is None:
             return cls(root, attempts, retry, is_dead, None, None, None)
@@ -85,7 +82,7 @@ class EventVerdict(NamedTuple):
         return cls(root, attempts, retry, is_dead, *told)
 
     def pending_event(self, event: tuple[Any, ...]) -> PendingEvent:
-        """Return the event as it waits, or is given up."""
+        """Return the event in the form in which it waits or is given up."""
         told = (self.reason, self.detail, self.path)
         return PendingEvent(event, self.attempts, self.retry_at_ms, *told)
 
@@ -100,7 +97,7 @@ class EmittedRoots(NamedTuple):
 
 
 class TaskInput(ABC):
-    """The events that a task of the first stage is given, in their order."""
+    """The events of a first-stage task, in their order."""
 
     __slots__ = ()
 
@@ -109,32 +106,31 @@ class TaskInput(ABC):
 
     @abstractmethod
     def waiting(self) -> list[PendingEvent]:
-        """Return those that wait."""
+        """Return the events that wait."""
 
     @abstractmethod
     def new(self) -> Iterator[tuple[Any, ...]]:
-        """Return the new ones, as the values of `EventValues`."""
+        """Return the new events, as the values of `EventValues`."""
 
     @abstractmethod
     def with_waiting(self, waiting: Iterable[Handle]) -> TaskInput:
-        """Return the same new ones, and others that wait."""
+        """Return the same new events, with other events that wait."""
 
     @property
     def weight(self) -> int:
-        """About how many new events there are."""
+        """Roughly how many new events there are."""
         return 0
 
     @property
     def first_id(self) -> int:
-        """Id of the root of the first event that waits; those of the others follow it.
+        """Id of the root of the first event that waits. Those of the others follow it.
 
-        Ids tell all events of a step from each other, wherever these came from, and are the same
-        whenever the task is run again.
+        Each id is unique among all events of a step. It is the same whenever the task runs again.
         """
         return self.partition + 1 << _TASK_BITS
 
     def first_new_id(self, window: Window) -> int:
-        """Return the id of the first new event's root in a window; the others follow it."""
+        """Return the id of the first new event's root in a window. The others follow it."""
         return self.first_id + _NEW + window[0]
 
     def all(self, window: Window) -> Iterator[tuple[int, PendingEvent | None, tuple[Any, ...]]]:
@@ -147,67 +143,71 @@ class TaskInput(ABC):
 
 
 def components_of(path: str | None) -> tuple[str, ...]:
-    """Return the components of a path as it is written down."""
+    """Return the components of a written path."""
     return tuple(path.split(_PATH_SEPARATOR)) if path else ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Told:
-    """What a task tells of its trees, where ackers decide on them."""
+    """What a task knows of its trees, where ackers decide on them.
 
-    roots_file: Handle = None  # the events it gave out
-    made_file: Handle = None  # the tuples that it has made by itself
-    made_roots_file: Handle = None  # their roots, and those that are undone
-    undone: frozenset[int] = frozenset()  # ids of roots of such tuples that count for nothing
+    A made tuple is one that the task made by itself, without an event.
+    """
+
+    roots_file: Handle = None  # the roots of the events that it emitted
+    made_file: Handle = None  # its made tuples
+    made_roots_file: Handle = None  # the roots of its made tuples, those in `undone` included
+    # ids of the roots of made tuples that count for nothing: their `finish_batch` raised
+    undone: frozenset[int] = frozenset()
     acks_file: Handle = None  # what it knows of roots
     failures: Mapping[int, TreeFailure] = field(default_factory=dict)  # why roots failed
-    shared: Sequence[tuple[int, ...]] = ()  # roots of outputs of several
-    # by key, the first event that waits, of a transaction's task
+    shared: Sequence[tuple[int, ...]] = ()  # the roots of each output of several events
+    # in a transaction: the order of the first event that waits, by key
     blocked: Mapping[bytes, Order] = field(default_factory=dict)
 
 
 @dataclass(slots=True)
 class TaskResult:
-    """What a task did."""
+    """What a task did. A made tuple is one that a task made by itself, without an event."""
 
     taken: int = 0  # new events it took in
     has_more: bool = False  # whether there are new events behind its window
-    acked: int = 0  # events that are done, and tuples that tasks have made by themselves
+    acked: int = 0  # events and made tuples that are done
     failed: dict[str, int] = field(default_factory=dict)  # attempts that failed, by reason
     dead: int = 0  # events given up
     waiting: int = 0  # events that wait
-    made: int = 0  # tuples that tasks have made by themselves
-    # by key of a task, the order of the last of these
+    made: int = 0  # new made tuples
+    # the order of each task's last made tuple, by the task's key
     last_made: Mapping[bytes, Order] = field(default_factory=dict)
-    made_tried: int = 0  # such tuples that waited, and were tried again
-    made_left: int = 0  # those of both that are not done
-    made_dead: int = 0  # such tuples that are given up
-    made_waiting: int = 0  # such tuples that wait
-    next_due_ms: int | None = None  # when the next of these is due; None without any
+    made_tried: int = 0  # made tuples of earlier steps that waited and were tried again
+    made_left: int = 0  # made tuples, new or tried again, that are not done
+    made_dead: int = 0  # made tuples that are given up
+    made_waiting: int = 0  # made tuples that wait
+    next_due_ms: int | None = None  # when the next event or made tuple is due; None without any
     least_waiting_ms: int | None = None  # least event time of events that wait; None without any
     late_acks: int = 0
     untracked_failures: int = 0
     emitted: int = 0  # records that bolts emitted
-    outputs: int = 0  # records that were written of these
-    # what `finish_batch` of bolts raised
+    outputs: int = 0  # records that were written
+    # bolts whose `finish_batch` raised, and what
     finish_failures: list[tuple[str, str]] = field(default_factory=list)
     # the records, by the name of their place
     files: Mapping[str, Handle] = field(default_factory=dict)
     dead_file: Handle = None
     waiting_file: Handle = None  # the events that wait
     unfinished_file: Handle = None  # ids of roots that are not done
-    # what bolts keep, by component and task
+    # the snapshots of bolts, by component and task
     states: Mapping[tuple[str, int], Handle] = field(default_factory=dict)
-    # by key of a task, the order of the last such tuple of it that waited
+    # the order of each task's last made tuple that waited, by the task's key
     behind: Mapping[bytes, Order] = field(default_factory=dict)
-    told: Told = field(default_factory=Told)  # nothing where no ackers decide
-    tuples_file: Handle = None
-    # where in it those for a component's task stand
+    told: Told = field(default_factory=Told)  # empty if no ackers decide
+    tuples_file: Handle = None  # the tuples that it sent to later stages
+    # the places of the tuples in this file, by the component and task that they are for
     tuples: Mapping[tuple[str, int], Any] = field(default_factory=dict)
-    # whether events have no further attempt by what a `finish_batch` raised for several: some of
+    # whether a `finish_batch` failed several events, one of which has no further attempt: some of
     # them may be innocent
     has_to_blame: bool = False
-    # whether what it left counts for nothing, but that events failed in it
+    # whether nothing of it counts except which events failed
     is_rehearsal: bool = False
     # how the try at a transaction went here; None in other topologies
     batch: BatchOutcome | None = None
@@ -216,7 +216,7 @@ class TaskResult:
 Handle: TypeAlias = Any
 """Names what a task has left; a batch makes and reads it."""
 Sources: TypeAlias = "Sequence[tuple[Handle, Mapping[str, Any]]]"
-"""What tasks have sent, and where in it by component the tuples for a task are."""
+"""What tasks have sent, each with the places of the tuples for a task, by component."""
 
 
 _RECORD_BITS: Final = 26
@@ -224,7 +224,7 @@ _MAX_WAVE: Final = (1 << 63 - STAGE_BITS - TASK_BITS - _RECORD_BITS) - 1
 
 
 def emissions(wave: int, stage: int, task: int) -> Iterator[int]:
-    """Number the records of a task, which makes the order of those that have one place total."""
+    """Number a task's records, so that no two records of one place have the same order."""
     assert stage < 1 << STAGE_BITS, "`plan` refuses so many stages"
     assert task < 1 << TASK_BITS, "`plan` refuses so many tasks"
     of_wave = min(wave, _MAX_WAVE) << STAGE_BITS | stage
@@ -232,33 +232,29 @@ def emissions(wave: int, stage: int, task: int) -> Iterator[int]:
 
 
 class OutputWriter(Protocol):
-    """Takes the records of a task."""
-
     def write(self, output: str, record: OutputRecord, /) -> None:
-        """Take a record in."""
+        """Take a record."""
 
     def close(self) -> Mapping[str, Handle]:
-        """Return the records, by the name of their place; all of them are written."""
+        """Return the records, by the name of their place. All of them are written."""
 
     @property
     def count(self) -> int:
-        """How many records were written, once it is closed."""
+        """How many records were written. It is known once this is closed."""
 
 
 class NoOutputs:
-    """Takes records that count for nothing."""
+    """Drops a task's records, and counts them."""
 
     def __init__(self) -> None:
         self.count = 0
 
     def write(self, output: str, record: OutputRecord, /) -> None:
-        """See `OutputWriter`."""
         del output, record
         self.count += 1
 
     @staticmethod
     def close() -> Mapping[str, Handle]:
-        """See `OutputWriter`."""
         return {}
 
 
@@ -267,17 +263,17 @@ class Exchange(Protocol):
 
     @property
     def path(self) -> Handle:
-        """What it has taken."""
+        """The handle of the tuples that it has taken."""
 
     @property
     def index(self) -> Mapping[tuple[str, int], Any]:
-        """Where in it the tuples for a component's task stand."""
+        """The places of the tuples for each component's task."""
 
     def send(self, component: str, task: int, sent: Sent, /) -> None:
-        """Take a tuple in."""
+        """Take a tuple."""
 
     def close(self) -> None:
-        """No more come."""
+        """End it: no more tuples come."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -295,27 +291,26 @@ class StepBatch(ABC):
     seed: tuple[int, ...]  # of the step's random numbers; the first is the step's own number
     # every event up to this event time was done when the step began
     watermark_ms: int | None = None
-    # the bolts that are given a tick, and their intervals in ms
+    # the bolts that get a tick, and their intervals in ms
     ticks: Mapping[str, int] = field(default_factory=dict)
     only_retries: bool = False  # at the end of a run: only what failed is tried again
     transaction: Transaction | None = None
-    run: str = ""  # names this run of the step, among all of a life of the job
+    run: str = ""  # names this run of the step; unique in a life of the job
     counted: frozenset[str] = frozenset()  # the newest runs of earlier steps whose results counted
 
     @property
     def is_commit(self) -> bool:
-        """Whether a transaction is in its commit phase."""
         return self.transaction is not None and self.transaction.phase is Phase.COMMIT
 
     @property
     def can_try_commit(self) -> bool:
-        """Whether all that committers write can be taken back."""
+        """Whether everything that committers write can be rolled back."""
         topology = self.topology
         return isinstance(topology, TransactionalTopology) and writes_states_only(topology)
 
     @property
     def writers(self) -> int:
-        """How many commits there are in the commit phase: of each task one in each database."""
+        """How many commits the commit phase has: one for each task and database."""
         if not isinstance(self.topology, TransactionalTopology):
             return 0
         return sum(
@@ -333,22 +328,21 @@ class StepBatch(ABC):
         return itertools.count(first_offset(self.seed[0], before))
 
     def is_rehearsal(self, stage: Stage) -> bool:
-        """Whether a stage is given tuples although its batch is completed by the commit phase."""
+        """Return whether a stage gets tuples before the commit phase completes its batch."""
         return stage.is_commit and not self.is_commit
 
     @property
     def moment(self) -> Moment:
-        """When the step runs."""
         return Moment(self.seed[0], self.now_ms, self.watermark_ms, self.ticks, self.only_retries)
 
     def ticks_of(self, stage: Stage) -> tuple[str, ...]:
-        """Return the bolts of a stage that get a tick; ticks come first."""
+        """Return the bolts of a stage that get a tick. Ticks come first."""
         return tuple(bolt for bolt in self.ticks if bolt in stage.components)
 
     @property
     @abstractmethod
     def clock(self) -> Callable[[], float]:
-        """Seconds, by which calls and trees time out."""
+        """A clock in seconds. Calls and trees time out by it."""
 
     @abstractmethod
     def time_ms(self) -> int:
@@ -356,43 +350,43 @@ class StepBatch(ABC):
 
     @abstractmethod
     def ids(self, stage: int, task: int) -> Callable[[], int]:
-        """Return the source of a task's edges: 64 random bits a call, never 0."""
+        """Return the source of a task's edges. It draws 64 random bits a call, never 0."""
 
     @property
     def instances(self) -> Instances | None:
-        """The bolts that are ready from the step before; None if bolts are made for each."""
+        """The bolts that are ready from the step before; None if each step makes its own."""
         return None
 
     @property
     def trace(self) -> Trace | None:
-        """What gets each step of each tree; None without a trace."""
+        """The trace that gets each step of each tree; None without one."""
         return None
 
     def watched(self, executor: Executor) -> contextlib.AbstractContextManager[None]:
-        """Return the context in which an executor runs."""
+        """Return the context manager in which an executor runs."""
         del executor
         return contextlib.nullcontext()
 
     @abstractmethod
     def outputs(self, emissions: Iterator[int]) -> OutputWriter:
-        """Return what takes the records of a task."""
+        """Return the writer of a task's records."""
 
     @abstractmethod
     def exchange(self, *, is_kept: bool = False) -> Exchange:
-        """Return what takes the tuples that a task sends."""
+        """Return the exchange for the tuples that a task sends."""
 
     @abstractmethod
     def tuples_in_order(self, sources: Sources) -> Iterator[tuple[str, Sent]]:
         """Read the tuples for a task in the order of their events, each with its component."""
 
     def weight(self, sources: Sources) -> int:
-        """About how large they are."""
+        """Roughly how large the tuples are."""
         del sources
         return 0
 
     @abstractmethod
     def write_waiting(self, waiting: Sequence[PendingEvent]) -> Handle:
-        """Leave events that wait; `TaskInput` reads them."""
+        """Leave the events that wait. `TaskInput` reads them."""
 
     @abstractmethod
     def write_dead(self, dead: Sequence[PendingEvent]) -> Handle:
@@ -404,17 +398,17 @@ class StepBatch(ABC):
 
     @abstractmethod
     def read_unfinished(self, unfinished: Sequence[Handle]) -> frozenset[int]:
-        """Read what `write_unfinished` has left."""
+        """Read what `write_unfinished` left."""
 
     @abstractmethod
     def write_states(
         self, states: Mapping[tuple[str, int], bytes], kept: Mapping[tuple[str, int], Handle]
     ) -> Mapping[tuple[str, int], Handle]:
-        """Leave what bolts want kept."""
+        """Leave the snapshots of bolts."""
 
     @abstractmethod
     def read_state(self, state: Handle) -> bytes:
-        """Read what a bolt has kept, pickled."""
+        """Read a bolt's snapshot, pickled."""
 
     @abstractmethod
     def write_roots(self, roots: Sequence[Root]) -> Handle:
@@ -426,19 +420,19 @@ class StepBatch(ABC):
 
     @abstractmethod
     def attempts_of(self, roots: Handle) -> Mapping[int, int]:
-        """Read the roots that a task emitted: by id, which attempt this is."""
+        """Return the attempt of each root that a task emitted, by the root's id."""
 
     @abstractmethod
     def write_made(self, made: Sequence[tuple[int, tuple[Any, ...]]]) -> Handle:
-        """Leave the tuples that a task has made by itself: id of the root, and event."""
+        """Leave the tuples that a task made by itself, each as its root's id and its event."""
 
     @abstractmethod
     def read_made(self, made: Handle) -> Sequence[tuple[int, tuple[Any, ...]]]:
-        """Read what `write_made` has left."""
+        """Read what `write_made` left."""
 
     @abstractmethod
     def write_acks(self, ids: Any, values: Any, flags: Any) -> Handle:
-        """Leave what a task knows of roots: columns, for each acker those of its own."""
+        """Leave what a task knows of roots, as columns for each acker."""
 
     @staticmethod
     @abstractmethod
@@ -447,13 +441,13 @@ class StepBatch(ABC):
 
     @abstractmethod
     def write_verdicts(self, verdicts: Sequence[EventVerdict]) -> Handle:
-        """Leave what becomes of a task's events that are not done."""
+        """Leave the verdicts on a task's events that are not done."""
 
     @abstractmethod
     def read_verdicts(self, verdicts: Handle) -> list[EventVerdict]:
-        """Read what becomes of them."""
+        """Read what `write_verdicts` left."""
 
     def publish(self, kind: str, left: Handle) -> list[Handle]:
-        """Publish what a task has left, now that its result counts; what readers find it by."""
+        """Publish what a task left, because its result counts. Return how readers find it."""
         del kind
         return [] if left is None else [left]

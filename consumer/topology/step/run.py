@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     Task: TypeAlias = SpoutTask | StageTask
     T = TypeVar("T")
     SentTuples: TypeAlias = tuple[Handle, Mapping[tuple[str, int], Any]]
-    """What a task has sent, and where in it those for a component's task stand."""
+    """What a task has sent, and the places of the tuples for each component's task."""
 
 
 _MOST_STEPS: Final = 64
@@ -46,8 +46,8 @@ _MOST_STEPS: Final = 64
 class CountedRuns:
     """The runs of the newest steps whose results counted, in one life of a job.
 
-    A result counts until its step is begun again, and with it those of all later steps: these were
-    made ahead. Steps may be begun in one thread, and be added in another.
+    A result counts until its step begins again. Then the results of all later steps no longer
+    count either: these were made ahead. One thread may begin steps, and another may add them.
     """
 
     def __init__(self) -> None:
@@ -56,35 +56,33 @@ class CountedRuns:
 
     @property
     def names(self) -> frozenset[str]:
-        """Names of these runs."""
         with self._lock:
             return frozenset().union(*self._runs.values())
 
     def begin(self, step: int) -> None:
-        """Begin a step: what it and later ones came to before counts no more."""
+        """Begin a step. Earlier results of this step and of later ones no longer count."""
         with self._lock:
             self._runs = {one: runs for one, runs in self._runs.items() if one < step}
 
     def add(self, step: int, runs: Iterable[str]) -> None:
-        """Add the runs that the result of a step comes from."""
+        """Add the runs that a step's result comes from."""
         with self._lock:
             self._runs[step] = self._runs.get(step, frozenset()).union(runs)
             for one in sorted(self._runs)[:-_MOST_STEPS]:
                 del self._runs[one]
 
 
-# Which events a `finish_batch` raises for, where they have no further attempt.
-#
-# It fails all events that its task was given, and most of them are innocent. So the task is run on
-# more and more of its input, until it is known with which item it begins to raise; that one fails,
-# and the task is run again without it.
-
 _MOST: Final = 16
-"""So many are told from the innocent; a bolt that raises for more of them raises for all."""
+"""At most so many events are found to blame. A bolt that raises for more raises for all."""
 
 
 def without_blamed(tasks: Tasks, task: Task) -> TaskResult:
-    """Run a task again whose `finish_batch` raised, without what is to blame for that."""
+    """Run a task again whose `finish_batch` raised, without the events to blame.
+
+    The failure counts for all events of the task, some have no further attempt, and most are
+    innocent. So the task runs on more and more of its input, until it is known with which item it
+    begins to raise. That item fails, and the task runs again without it.
+    """
     whole = task
     (empty,) = tasks.run([_up_to(task, 0)])
     if empty.finish_failures:
@@ -104,7 +102,7 @@ def without_blamed(tasks: Tasks, task: Task) -> TaskResult:
             else:
                 passes = middle
         if passes == count:
-            break  # it raised for less than it was given: it is not the events
+            break  # with all to blame left out it still raises: the events are not
         blamed = (*task.trial.blamed, (passes, _failure(*raised[0])))
         task = replace(task, trial=replace(task.trial, blamed=blamed))
         passes += 1
@@ -130,11 +128,9 @@ def _failure(component: str, detail: str) -> TreeFailure:
 
 
 class Tasks(Protocol):
-    """Runs the tasks of a stage."""
-
     @property
     def crashes(self) -> int:
-        """How often a process has died in one."""
+        """How often a task's process has died."""
 
     def run(self, tasks: Sequence[SpoutTask | StageTask], /) -> list[TaskResult]:
         """Run tasks with bolts, and return their results in order."""
@@ -143,7 +139,7 @@ class Tasks(Protocol):
         """Run tasks without bolts, and return their results in order."""
 
     def once(self, tasks: Sequence[Callable[[], T]], /) -> list[T] | None:
-        """Run tasks, none of them again; None if a process has died in one."""
+        """Run tasks, but none of them again; None if a process has died in one."""
 
 
 class TasksHere:
@@ -153,7 +149,6 @@ class TasksHere:
 
     @staticmethod
     def repeat(tasks: Sequence[Callable[[], T]], /) -> list[T]:
-        """See `Tasks`."""
         return [task() for task in tasks]
 
     run = once = repeat
@@ -163,9 +158,9 @@ class TasksHere:
 class StepResult:
     """What became of a step's events."""
 
-    # taken, acked, failed, dead, waiting, late_acks, untracked_failures, emitted, outputs, crashes;
-    # and of tuples that tasks have made by themselves, which are in none of the first five: made,
-    # made_acked, made_dead, made_waiting
+    # of events: taken, acked, dead, waiting
+    # of tuples that tasks made by themselves: made, made_acked, made_dead, made_waiting
+    # of all: failed, late_acks, untracked_failures, emitted, outputs, crashes
     counts: Counter[str] = field(default_factory=Counter)
     next_due_ms: int | None = None  # when the next event is to be tried again; None without any
     least_waiting_ms: int | None = None  # least event time of those that wait; None without any
@@ -175,11 +170,11 @@ class StepResult:
     unfinished: list[Handle] = field(default_factory=list)  # ids of roots that are not done
     # the events that wait, by task of the first stage
     waiting: dict[int, list[Handle]] = field(default_factory=dict)
-    # what bolts keep, by component and task
+    # the snapshots of bolts, by component and task
     states: dict[tuple[str, int], Handle] = field(default_factory=dict)
-    # what `finish_batch` of bolts raised
+    # bolts whose `finish_batch` raised, and what
     finish_failures: list[tuple[str, str]] = field(default_factory=list)
-    # of a transaction's processing phase, the tuples for its commit phase
+    # after a transaction's processing phase: the tuples for its commit phase
     sent: list[SentTuples] = field(default_factory=list)
     runs: tuple[str, ...] = ()  # names of the runs that it comes from
 
@@ -201,7 +196,6 @@ class StepRun:
         self._last_made: dict[bytes, Order] = {}
 
     def run(self) -> StepResult:
-        """Run it, and return what became of the events."""
         if self._batch.plan.is_local:
             self._take_all(self._run(self._spout_tasks((0, None), 0)))
         else:
@@ -209,7 +203,7 @@ class StepRun:
         return self._finished()
 
     def _finished(self) -> StepResult:
-        """Return the result, once it adds up."""
+        """Return the result. Raise if it does not add up."""
         counts, self._result.runs = self._result.counts, (self._batch.run,)
         counts["crashes"] = self._tasks.crashes
         counts["made_acked"] = counts["made"] + counts["made_tried"] - counts["made_left"]
@@ -221,7 +215,7 @@ class StepRun:
         return self._result
 
     def _in_waves(self) -> None:
-        """So many new events at a time that no more trees are in flight than there may be."""
+        """Run in waves of new events, so that no more trees are in flight than allowed."""
         most = self._batch.rules.max_spout_pending
         each = None if most is None else max(1, most // len(self._givens))
         for wave in itertools.count():
@@ -233,7 +227,7 @@ class StepRun:
     def _wave(self, window: Window, wave: int) -> bool:
         spouts = self._run(self._spout_tasks(window, wave))
         if wave:
-            # Their own waiting events stay as they were, and are written down again.
+            # The waiting events of its tasks stay as they were, and are written down again.
             self._result.waiting.clear()
             self._result.counts["waiting"] = self._result.counts["made_waiting"] = 0
             self._result.next_due_ms = self._result.least_waiting_ms = None
@@ -247,7 +241,7 @@ class StepRun:
         return any(one.has_more for one in spouts)
 
     def _with_later_stages(self, spouts: Sequence[TaskResult], wave: int) -> list[TaskResult]:
-        """Run the stages behind the first; return the results of all."""
+        """Run the later stages; return the results of all stages."""
         results = list(spouts)
         for stage in self._batch.plan.stages[1:]:
             sent = [(one.tuples_file, one.tuples) for one in results]
@@ -256,7 +250,7 @@ class StepRun:
         return results
 
     def _run(self, tasks: Sequence[SpoutTask | StageTask]) -> list[TaskResult]:
-        """Run the tasks of a stage; of what a `finish_batch` raises for, innocents pass."""
+        """Run the tasks of a stage. Events that are not to blame for a `finish_batch` pass."""
         results = self._tasks.run(tasks)
         return [
             without_blamed(self._tasks, task) if result.has_to_blame else result
@@ -278,7 +272,7 @@ class StepRun:
         ]
 
     def _with_waiting(self, given: TaskInput) -> TaskInput:
-        """Return the events of a task when what waits is what an earlier wave has left."""
+        """Return a task's events, with those that an earlier wave left waiting."""
         return given.with_waiting(self._result.waiting.get(given.partition, ()))
 
     def _stage_tasks(
@@ -312,7 +306,7 @@ class StepRun:
         ]
 
     def _states_of(self, stage: Stage) -> dict[int, dict[tuple[str, int], Handle]]:
-        """Of each task of a stage what its bolts kept."""
+        """Return what the bolts of each task of a stage kept."""
         found: dict[int, dict[tuple[str, int], Handle]] = {}
         for (component, task), state in self._result.states.items():
             if component in stage.components:
@@ -322,7 +316,7 @@ class StepRun:
     def _decide(
         self, spouts: Sequence[TaskResult], results: Sequence[TaskResult], window: Window
     ) -> None:
-        """Run the ackers, and leave the events that are not done by what these tell."""
+        """Run the ackers, and leave the events that are not done by their verdicts."""
         acked, verdicts = self._verdicts(spouts, results)
         self._result.counts["acked"] += acked
         made: dict[int, list[Handle]] = {}
@@ -331,9 +325,9 @@ class StepRun:
         self._leave(verdicts, [one.told.roots_file for one in spouts], window, made)
 
     def _by_place(self, results: Sequence[TaskResult]) -> list[tuple[int, TaskResult]]:
-        """Return what made tuples by itself, with the task of the first stage that has them wait.
+        """Return results with made tuples, each with the first-stage task where these wait.
 
-        Of bolts of the first stage that is their own: from there they are given out again.
+        That task gives them out again. For bolts of the first stage it is their own task.
         """
         plan, places = self._batch.plan, len(self._givens)
         tasks = (task for stage in plan.stages for task in range(stage.tasks))
@@ -349,7 +343,7 @@ class StepRun:
         results: Sequence[TaskResult],
         known: Collection[int] = (),
     ) -> tuple[int, list[list[EventVerdict]]]:
-        """Run the ackers: how many trees are done, and what becomes of the others, by task."""
+        """Run the ackers; return how many trees are done, and the other verdicts by task."""
         batch = self._batch
         told = [one.told for one in results]
         acks = tuple(one.acks_file for one in told if one.acks_file is not None)
@@ -386,7 +380,7 @@ class StepRun:
         window: Window,
         made: Mapping[int, Sequence[Handle]] | None = None,
     ) -> None:
-        """Leave the events that are not done, and tell the hook of all."""
+        """Leave the events that are not done, and notify the hook of all events."""
         batch, is_hooked = self._batch, self._batch.topology.hook is not None
         left = sum(len(own) for own in verdicts)
         tasks = {
@@ -415,7 +409,7 @@ class StepRun:
             self._take(place, one)
 
     def _take_all(self, results: Sequence[TaskResult]) -> None:
-        """Add what all tasks did; what bolts want kept replaces what they kept."""
+        """Add what all tasks did. The new snapshots of bolts replace the old ones."""
         self._result.states = {
             where: state for one in results for where, state in one.states.items()
         }

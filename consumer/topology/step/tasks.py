@@ -58,7 +58,7 @@ class Trial:
     first: int = 0  # place of the first item; ticks come first, then events or tuples
     last: int | None = None  # place behind the last item; None for all
     poison: frozenset[int] = frozenset()  # places of items that are known to kill the process
-    # places of items that fail, and why: a `finish_batch` raises whenever they are given
+    # places of items that fail, and why: a `finish_batch` raises whenever it gets them
     blamed: tuple[tuple[int, TreeFailure], ...] = ()
 
     def of(self, items: Iterable[Any]) -> Iterator[tuple[int, Any]]:
@@ -66,7 +66,7 @@ class Trial:
         return itertools.islice(enumerate(items), self.first, self.last)
 
     def after(self, count: int) -> Trial:
-        """Return the same part of the items that follow so many others."""
+        """Return the same part, with places counted from the item after the first `count`."""
         last = None if self.last is None else max(0, self.last - count)
         poison = frozenset(place - count for place in self.poison if place >= count)
         blamed = tuple((place - count, why) for place, why in self.blamed if place >= count)
@@ -74,7 +74,7 @@ class Trial:
 
     @property
     def is_whole(self) -> bool:
-        """Whether nothing is left out but what is known to fail."""
+        """Whether only items are left out that are known to fail."""
         return self.first == 0 and self.last is None
 
 
@@ -83,8 +83,6 @@ WHOLE: Final = Trial()
 
 @dataclass(frozen=True, slots=True)
 class SpoutTask:
-    """A task of the first stage."""
-
     batch: StepBatch  # what all tasks share
     given: TaskInput
     states: Mapping[tuple[str, int], Handle]  # what its bolts kept in the step before
@@ -92,23 +90,22 @@ class SpoutTask:
     trial: Trial = WHOLE  # which part of its input is fed
     # the wave of the step that it is in; only the first has ticks and events that waited
     wave: int = 0
-    # whether innocent events are told apart if a `finish_batch` raises for several that have no
-    # further attempt: then the result is not the last word
+    # whether the events to blame are searched for if a `finish_batch` fails several events, one of
+    # which has no further attempt. Then the result is not final
     blames: bool = True
-    # by key of a task, the order of the last tuple that it has made by itself in an earlier wave
+    # the order of the last tuple that each task made by itself in an earlier wave, by its key
     made: Mapping[bytes, Order] = field(default_factory=dict)
 
     @property
     def weight(self) -> int:
-        """About how many new events there are."""
+        """Roughly how many new events there are."""
         return self.given.weight
 
     def count(self) -> int:
-        """Count its input: ticks and events."""
+        """Count the task's input: ticks and events."""
         return len(self._ticks) + sum(1 for _ in self.given.all(self.window))
 
     def __call__(self) -> TaskResult:
-        """Run it."""
         batch, stage, partition = self.batch, self.batch.plan.stages[0], self.given.partition
         outputs = batch.outputs(emissions(self.wave, stage.number, partition))
         is_kept = batch.transaction is not None
@@ -118,7 +115,7 @@ class SpoutTask:
         executor = _executor(self, stage, partition, outputs, sends, drawn)
         result, unfinished = TaskResult(), UnfinishedEvents(batch)
         waiting = self.given.waiting()
-        # What a task makes now stands behind what it made before and what has waited since.
+        # What a task makes now stands behind the waiting tuples that it made before.
         result.behind = last_orders(one.event for one in waiting)
         with _running(executor, batch):
             executor.make_behind(result.behind)
@@ -159,7 +156,7 @@ class SpoutTask:
     def _feed_waiting(
         self, waiting: Sequence[PendingEvent], executor: Executor, unfinished: UnfinishedEvents
     ) -> int:
-        """Feed the events that waited and are due; the others hold back those of their keys."""
+        """Feed the waiting events that are due. The others hold back later events of their keys."""
         made = 0
         ids = itertools.count(self.given.first_id)
         for root, pending, runs in zip(ids, waiting, self._run_now(waiting), strict=False):
@@ -195,7 +192,7 @@ class SpoutTask:
         unfinished: UnfinishedEvents,
         result: TaskResult,
     ) -> None:
-        """Feed a part of the events, without its poison."""
+        """Feed a part of the events, without those that kill the process."""
         blamed = dict(trial.blamed)
         runs = self._run_now(waiting)
         for place, (root, pending, event) in trial.of(self.given.all(self.window)):
@@ -227,7 +224,7 @@ class SpoutTask:
         return Root(root, event, attempt, 0.0, tracked)
 
     def _run_now(self, waiting: Sequence[PendingEvent]) -> list[bool]:
-        """Return whether each of the events that wait runs now."""
+        """Return for each waiting event whether it runs now."""
         if self.wave:
             return [False] * len(waiting)
         runs: list[bool] = runs_now(
@@ -245,7 +242,7 @@ class SpoutTask:
     def _leave_unfinished(
         self, found: ExecutorResult, unfinished: UnfinishedEvents, result: TaskResult
     ) -> None:
-        """Leave the events of which this task knows that they are not done."""
+        """Leave the events that this task knows are not done."""
         for one in sorted(found.unfinished, key=lambda one: one.root.order):
             root = one.root
             verdict = EventVerdict.of(
@@ -270,35 +267,32 @@ class SpoutTask:
 
 @dataclass(frozen=True, slots=True)
 class StageTask:
-    """A task of a later stage."""
-
     batch: StepBatch  # what all tasks share
     stage: Stage
     task: int
-    sources: Sources  # the tuples that it is given
+    sources: Sources  # the tuples for it
     states: Mapping[tuple[str, int], Handle]  # what its bolts kept in the step before
-    trial: Trial = WHOLE  # which part of its input is given to its bolts
+    trial: Trial = WHOLE  # which part of its input its bolts get
     wave: int = 0  # the wave of the step that it is in; only the first has ticks
     blames: bool = True
     # roots that are known not to be done: their tuples are left out
     unfinished: Sequence[Handle] = ()
-    # by key, the first event that is known to wait
+    # the order of the first event that is known to wait, by key
     blocked: Mapping[bytes, Order] = field(default_factory=dict)
-    # by key of a task, the order of the last tuple made by it that waits
+    # the order of the last tuple that each task made and that waits, by the task's key
     behind: Mapping[bytes, Order] = field(default_factory=dict)
     made: Mapping[bytes, Order] = field(default_factory=dict)
 
     @property
     def weight(self) -> int:
-        """About how large its tuples are."""
+        """Roughly how large its tuples are."""
         return self.batch.weight(self.sources)
 
     def count(self) -> int:
-        """Count its input: ticks and tuples."""
+        """Count the task's input: ticks and tuples."""
         return len(self._ticks) + sum(1 for _ in self.batch.tuples_in_order(self.sources))
 
     def __call__(self) -> TaskResult:
-        """Run it."""
         batch, stage = self.batch, self.stage
         is_rehearsal = batch.is_rehearsal(stage)
         outputs: OutputWriter = NoOutputs()
@@ -330,7 +324,7 @@ class StageTask:
         return result
 
     def _receive(self, executor: Executor) -> None:
-        """Give bolts the tuples of this part, but those that are known to fail."""
+        """Give bolts the tuples of this part, except those that are known to fail."""
         batch, trial = self.batch, self.trial.after(len(self._ticks))
         blamed = dict(trial.blamed)
         left_out = batch.read_unfinished(self.unfinished) if self.unfinished else frozenset()
@@ -352,7 +346,7 @@ class StageTask:
 
 @dataclass(frozen=True, slots=True)
 class KeptTask:
-    """Tells whether a task of a transaction keeps anything of some roots."""
+    """Tells whether a transaction's task keeps anything of some roots."""
 
     acks: Handle  # what the task knows of roots
     ackers: int
@@ -360,7 +354,6 @@ class KeptTask:
     roots: Any
 
     def __call__(self) -> bool:
-        """Return it."""
         columns_of = (self.read(self.acks, acker) for acker in range(self.ackers))
         return any(
             bool(np.isin(ids[(flags & np.uint8(AckFlag.KEPT)) != 0], self.roots).any())
@@ -370,15 +363,15 @@ class KeptTask:
 
 @dataclass(frozen=True, slots=True)
 class AckerTask:
-    """An acker: tells which of its roots are done."""
+    """Runs an acker: it tells which of its roots are done."""
 
     acks: Sequence[Handle]  # what tasks know of roots
     acker: int
-    # reads of one of these what is for an acker: ids, values, flags
+    # reads what one of `acks` has for an acker: ids, values, flags
     read: Callable[[Handle, int], tuple[Any, Any, Any]]
 
     def __call__(self) -> tuple[int, Any, Any]:
-        """Return how many are done, and of the others id and flags."""
+        """Return how many roots are done, and the ids and flags of the others."""
         acker = Acker()
         for one in self.acks:
             acker.add(*self.read(one, self.acker))
@@ -423,14 +416,14 @@ def _executor(  # noqa: PLR0917 - private, and each is of a type of its own
 
 
 def _hold_back(executor: Executor, orders: Mapping[bytes, Order]) -> None:
-    """Hold what stands behind these in the ordered stream, by key."""
+    """Hold the events of each key that are later than the key's order."""
     for key, order in orders.items():
         executor.hold_back(key, order)
 
 
 @contextlib.contextmanager
 def _running(executor: Executor, batch: StepBatch) -> Iterator[None]:
-    """Watch the executor while it runs; then let bolts clean up."""
+    """Watch the executor while it runs, then let bolts clean up."""
     try:
         with batch.watched(executor):
             yield
@@ -443,7 +436,7 @@ def _order_of(root: Root) -> Order:
 
 
 def _give_ticks(executor: Executor, ticks: Sequence[str], trial: Trial) -> None:
-    """Give bolts the ticks of this part of the input, but those that are known to fail."""
+    """Give bolts the ticks of this part of the input, except those that are known to fail."""
     places = dict(trial.of(ticks))
     failures = {**dict.fromkeys(trial.poison, crashed(())), **dict(trial.blamed)}
     executor.tick([bolt for place, bolt in places.items() if place not in failures])

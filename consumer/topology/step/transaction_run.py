@@ -1,9 +1,9 @@
 """The two phases of a transaction: what bolts make of a step's events, and its commit.
 
-What the processing phase leaves is what every try at the commit begins with, so that a commit which
-is repeated commits the same. It holds no event that has failed: what such an event has sent is left
-out. A task whose bolt keeps something of it is run again without it, from the tuples that it was
-sent, and with it all that read what it emits. Of each task one run counts.
+Every try at the commit begins with what the processing phase leaves, so a repeated commit commits
+the same. That holds nothing of an event that has failed: the tuples that came from it are left out.
+A task whose bolt keeps something of the event is run again without it, from the tuples sent to the
+task. So are all tasks that read what that task emits. One run of each task counts.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ if TYPE_CHECKING:
     from sequitur.consumer.topology.transactional.attempt import TransactionAttempt
 
     Place: TypeAlias = tuple[int, int]
-    """The number of a stage, and that of a task of it."""
+    """The numbers of a stage and of one of its tasks."""
     Results: TypeAlias = Mapping[Place, TaskResult]
     Verdicts: TypeAlias = Sequence[Sequence[EventVerdict]]
     """By task of the first stage."""
@@ -72,7 +72,7 @@ class WriteTask:
     changes: AllChanges
 
     def __call__(self) -> BatchOutcome:
-        """Write it, to each database in turn."""
+        """Write to each database in turn."""
         outcome, transaction = BatchOutcome(), self.batch.transaction
         assert transaction is not None
         writer = writer_of(self.batch.topology.name, transaction, self.component, self.task)
@@ -96,7 +96,7 @@ class WriteTask:
 
 
 class _GivenUpByField(NamedTuple):
-    """How a run stood before events were given up that have a refused key in a field."""
+    """The state of a run before it gave up the events that have a refused key in a field."""
 
     failure: BatchFailure
     verdicts: Verdicts
@@ -106,11 +106,12 @@ class _GivenUpByField(NamedTuple):
 
 _REFUSED_LEAST: Final = 10
 _REFUSED_MOST: Final = 0.01
-"""Of a batch: more events than that, and than `_REFUSED_LEAST`, are not refused for themselves."""
+"""Share of a batch. If more events are refused, and more than `_REFUSED_LEAST`, the events are not
+the cause."""
 
 
 class BatchFailedError(Exception):
-    """A try at a transaction failed; nothing is left of it but what may have been committed."""
+    """A try at a transaction failed. Nothing of it is left, unless it may have committed."""
 
     def __init__(self, failures: Sequence[BatchFailure], *, may_have_committed: bool) -> None:
         each = (f"{one.component or 'a task'}: {one.detail}" for one in failures)
@@ -120,7 +121,7 @@ class BatchFailedError(Exception):
 
     @property
     def cause(self) -> Cause:
-        """Of all causes the one that weighs most."""
+        """The cause that weighs most."""
         causes = {one.cause for one in self.failures}
         weighed = (Cause.RAISED, Cause.DIED, Cause.UNAVAILABLE, Cause.REFUSED, Cause.ASKED)
         return next(cause for cause in weighed if cause in causes)
@@ -148,7 +149,7 @@ class ProcessingRun(StepRun):
         self._given_up_by_field: _GivenUpByField | None = None
 
     def run(self) -> StepResult:
-        """Run it, and what bolts keep of events that have failed again without them."""
+        """Run the phase. Bolts that keep something of failed events are run again without them."""
         verdicts: list[list[EventVerdict]] = [[] for _ in self._givens]
         results, events = self._run_again({}, verdicts, ()), None
         while True:
@@ -157,7 +158,7 @@ class ProcessingRun(StepRun):
             if events is None:
                 events = acked + sum(map(len, more))
             verdicts = _joined(verdicts, more)
-            # What a bolt raises over a part of an event would be no fault without the event.
+            # A bolt that raises over a part of an event may not raise without the event.
             places = self._places(results, more) if any(more) else set()
             if not places:
                 failed = _failed(results.values())
@@ -167,7 +168,7 @@ class ProcessingRun(StepRun):
                 elif refusal is not None:
                     given_up, by_field = self._given_up_by_field, True
                     if given_up is not None and _has(refusal, given_up.failure):
-                        # It is refused without them all the same: the key is none of their fields.
+                        # The key is refused without these events, too: it is not in their field.
                         verdicts = [[*own] for own in given_up.verdicts]
                         results = {**given_up.results}
                         self._refused, by_field = given_up.refused, False
@@ -182,7 +183,7 @@ class ProcessingRun(StepRun):
             for place, state in self._result.states.items()
             if place[0] in self._batch.topology.commit_phase
         }
-        # What committers and those behind them make of it counts in the commit phase alone.
+        # What committers and their readers make of it counts only in the commit phase.
         self._take_all([one for one in results.values() if not one.is_rehearsal])
         self._result.states = {**kept, **self._result.states}
         self._result.counts["acked"] += events - sum(map(len, verdicts))
@@ -191,13 +192,13 @@ class ProcessingRun(StepRun):
         result = self._finished()
         assert self._batch.transaction is not None
         if any(verdicts) or self._batch.transaction.is_again:
-            result.runs = ()  # bolts have seen events that are not in what they came to
+            result.runs = ()  # bolts have seen events that are not in their result
         return result
 
     def _run_again(
         self, results: Results, verdicts: Verdicts, places: Collection[Place]
     ) -> dict[Place, TaskResult]:
-        """Run tasks without the events that are not done, and all that read what these send."""
+        """Run tasks again without the events that are not done, and all tasks that read theirs."""
         # A bolt goes on in the pass that it has seen, and in no other.
         transaction, number = self._batch.transaction, next(self._passes)
         assert transaction is not None
@@ -240,7 +241,7 @@ class ProcessingRun(StepRun):
         return counting
 
     def _places(self, results: Results, found: Verdicts) -> set[Place]:
-        """Return the tasks that keep something of events, and those that have failed the batch."""
+        """Return the tasks that keep something of events, and the tasks that failed the batch."""
         batch = self._batch
         failed = {
             place for place, one in results.items() if one.batch is not None and one.batch.failures
@@ -256,7 +257,7 @@ class ProcessingRun(StepRun):
         return failed | {place for place, is_kept in zip(acks, kept, strict=True) if is_kept}
 
     def _found(self, results: Results, verdicts: Verdicts) -> tuple[int, list[list[EventVerdict]]]:
-        """Return how many events are done, and what becomes of others, but for those known."""
+        """Return how many events are done, and the verdicts on others that were not known."""
         known = {one.id for own in verdicts for one in own}
         acked, found = self._verdicts(self._spouts(results), list(results.values()), known)
         return acked, [[one for one in own if one.id not in known] for own in found]
@@ -273,10 +274,10 @@ class ProcessingRun(StepRun):
         ]
 
     def _refusal(self, results: Results, verdicts: Verdicts) -> BatchFailedError | None:
-        """Try the commit of what a run came to: what states refuse of it, None for nothing."""
+        """Try the commit of a run's results; return what states refuse, or None for nothing."""
         if not self._tries_commit or not self._batch.can_try_commit:
             return None
-        # No bolt of it goes on in a commit that counts.
+        # A bolt of this run does not go on in a commit that counts.
         batch = replace(self._batch, run=f"{self._batch.run}.commit")
         left_out = [one.id for own in verdicts for one in own]
         commit = CommitRun(
@@ -302,13 +303,13 @@ class ProcessingRun(StepRun):
         *,
         by_field: bool,
     ) -> list[list[EventVerdict]]:
-        """Give up the events that have a key which a state refuses, or one of them by halves.
+        """Give up the events with a key that a state refuses. If unknown, find one event by halves.
 
         Args:
-            verdicts: What is known of events.
-            results: What tasks came to without those that are not done.
-            refusal: What states refuse of it.
-            by_field: Whether the key may be looked for in the tuples.
+            verdicts: The verdicts so far.
+            results: The results of tasks without the events that are not done.
+            refusal: What states refuse of these results.
+            by_field: Whether the key may be searched for in the tuples.
         """
         emitted = self._emitted(results)
         ids = _not_among(verdicts, emitted)
@@ -359,7 +360,7 @@ class ProcessingRun(StepRun):
     def _blamed(
         self, verdicts: Verdicts, results: Results, failed: BatchFailedError
     ) -> list[list[EventVerdict]]:
-        """Give up the first event that the batch fails with, and does not fail up to."""
+        """Give up the first event that makes the batch fail."""
         emitted = self._emitted(results)
         ids = _not_among(verdicts, emitted)
 
@@ -381,14 +382,12 @@ class ProcessingRun(StepRun):
         return self._batch.emitted_roots([one.told.roots_file for one in self._spouts(results)])
 
     def _for_commit(self, result: TaskResult) -> dict[tuple[str, int], Handle]:
-        """Return where the tuples for the commit phase stand among those that a task sent."""
+        """Return the places of the tuples for the commit phase, of those that a task sent."""
         commit_phase = self._batch.topology.commit_phase
         return {to: where for to, where in result.tuples.items() if to[0] in commit_phase}
 
 
 class CommitRun(StepRun):
-    """Runs a try at the commit phase of a transaction."""
-
     def __init__(
         self,
         batch: StepBatch,
@@ -405,7 +404,7 @@ class CommitRun(StepRun):
         self._is_tried = is_new and batch.can_try_commit and batch.writers > 1
 
     def run(self) -> StepResult:
-        """Run it, and return the records and the states that it has left."""
+        """Run the phase, and return the records and the states that it has left."""
         results = self.try_out() if self._is_tried else self._all_stages()
         if self._is_tried:
             self._write(results)
@@ -413,7 +412,7 @@ class CommitRun(StepRun):
         return self._finished()
 
     def try_out(self) -> list[TaskResult]:
-        """Run it without writing anything; the results have what is to be written."""
+        """Run the phase without writing. The results have what is to be written."""
         transaction = self._batch.transaction
         assert transaction is not None
         tried = replace(transaction, phase=Phase.COMMIT, is_trial=True)
@@ -459,7 +458,7 @@ class CommitRun(StepRun):
 
 
 def _check(results: Collection[TaskResult], *, but: Cause | None = None) -> None:
-    """Check that no task has failed the try at its batch."""
+    """Raise if a task has failed the try at its batch."""
     failed = _failed(results)
     if failed is not None and any(one.cause is not but for one in failed.failures):
         raise failed
@@ -478,7 +477,7 @@ def _failed(results: Collection[TaskResult]) -> BatchFailedError | None:
 
 
 def _blocked(results: Iterable[TaskResult]) -> dict[bytes, Order]:
-    """Return by key the first event that is known to wait."""
+    """Return the first event of each key that is known to wait."""
     blocked: dict[bytes, Order] = {}
     for one in results:
         for key, order in one.told.blocked.items():
@@ -487,7 +486,7 @@ def _blocked(results: Iterable[TaskResult]) -> dict[bytes, Order]:
 
 
 def _given_up(root: int, attempts: int, failed: BatchFailedError) -> EventVerdict:
-    """Return the verdict on an event that is given up since its batch fails with it."""
+    """Return the verdict on an event that is given up because the batch fails with it."""
     first = failed.failures[0]
     return EventVerdict.of(
         root,
@@ -501,7 +500,7 @@ def _given_up(root: int, attempts: int, failed: BatchFailedError) -> EventVerdic
 def _given_up_all(
     roots: Collection[int], emitted: EmittedRoots, failed: BatchFailedError
 ) -> list[list[EventVerdict]]:
-    """Return verdicts on events that are given up, by the tasks of the first stage."""
+    """Return the verdicts on events that are given up, by first-stage task."""
     ids, wanted = emitted.ids.tolist(), set(roots)
     attempts = zip(ids, emitted.attempts.tolist(), strict=True)
     verdicts = {
@@ -515,13 +514,13 @@ def _joined(verdicts: Verdicts, more: Verdicts) -> list[list[EventVerdict]]:
 
 
 def _not_among(verdicts: Verdicts, emitted: EmittedRoots) -> list[int]:
-    """Return the ids of the other roots that were emitted, in their order."""
+    """Return the ids of the emitted roots without a verdict, in their order."""
     known = {one.id for own in verdicts for one in own}
     return [root for root in emitted.ids.tolist() if root not in known]
 
 
 def _has(refusal: BatchFailedError | None, failure: BatchFailure) -> bool:
-    """Tell whether a key of a failure is refused again, of the same bolt."""
+    """Return whether a key of a failure is refused again, for the same bolt."""
     return refusal is not None and any(
         one.component == failure.component and one.keys & failure.keys for one in refusal.failures
     )
@@ -530,10 +529,11 @@ def _has(refusal: BatchFailedError | None, failure: BatchFailure) -> bool:
 def _with_key(
     failure: BatchFailure, is_refused_without: Callable[[Collection[int]], bool]
 ) -> set[int]:
-    """Return the events whose key a state refuses, of those that have its value in a field.
+    """Return the events whose key a state refuses, among those that have its value in a field.
 
-    Where it stands in several fields, each is tried: with all others of these events left out, a
-    field that makes no key is accepted. Without any such field nothing is known.
+    If the value stands in several fields, each field is tried, with all other such events left out.
+    A field that does not make the key is accepted. If no field is accepted, all such events are
+    returned: it is not known which of them have the key.
     """
     fields, suspects = failure.roots, set[int]().union(*failure.roots)
     keys, others = [], 0
@@ -547,7 +547,7 @@ def _with_key(
 
 
 def _first_to_blame(ids: Sequence[int], fails: Callable[[Sequence[int]], bool]) -> int | None:
-    """Return the first event with which the batch fails, and does not fail up to; None for none."""
+    """Return the first event that makes the batch fail: it passes up to there. None for none."""
     if not ids or fails(ids):
         return None
     first, last = 0, len(ids)
@@ -563,7 +563,7 @@ def _first_to_blame(ids: Sequence[int], fails: Callable[[Sequence[int]], bool]) 
 def _divided(
     verdicts: Mapping[int, EventVerdict], ids: Sequence[int], counts: Sequence[int]
 ) -> list[list[EventVerdict]]:
-    """Return verdicts by the tasks of the first stage, which emitted so many of the ids each."""
+    """Return the verdicts by first-stage task. `counts` says how many ids each emitted."""
     places = iter(ids)
     return [
         [verdicts[root] for root in itertools.islice(places, count) if root in verdicts]
@@ -574,17 +574,17 @@ def _divided(
 _Prepared = TypeVar("_Prepared")
 _Committed = TypeVar("_Committed")
 _COUNTED = (Cause.RAISED, Cause.REFUSED, Cause.DIED)
-"""Causes that a try after the other may have for good: a bolt's own. What was asked for, and a
-database that is away, pass. What a state refuses is searched for first."""
+"""A bolt's own causes: every further try may fail by them. A batch that was asked to fail, and a
+database that is away, are not among them: they pass. A refused value is searched for first."""
 
 
 class TransactionTries(ABC, Generic[_Prepared, _Committed]):
     """Carries a transaction through.
 
-    As long as no state can have been written, a batch that a bolt fails is processed anew, and may
-    come to something else. From then on the same is committed again. Where that is not known, since
-    another life may have tried, or a database went away, it is settled before something is refused
-    for good: else one event would end the job at every start.
+    As long as no state can have been written, a batch that a bolt fails is processed anew, and its
+    result may be another. From then on the same result is committed again. It may be unknown
+    whether a state was written: another life may have tried, or a database went away. That is
+    settled before a value is refused for good. Otherwise one event would end the job at each start.
     """
 
     def __init__(self, name: str, policy: RetryPolicy) -> None:
@@ -593,13 +593,13 @@ class TransactionTries(ABC, Generic[_Prepared, _Committed]):
 
     @abstractmethod
     def new_attempt(self) -> TransactionAttempt:
-        """Return the ids of another try; its attempt id is larger than all before."""
+        """Return the ids of another try. Its attempt id is larger than all before."""
 
     @abstractmethod
     def process(
         self, attempt: TransactionAttempt, *, is_last: bool, tries_commit: bool
     ) -> _Prepared:
-        """Run the processing phase, and leave what it came to where it outlasts this process."""
+        """Run the processing phase, and leave its result where it outlasts this process."""
 
     @abstractmethod
     def commit(
@@ -609,11 +609,11 @@ class TransactionTries(ABC, Generic[_Prepared, _Committed]):
 
     @abstractmethod
     def discard(self, prepared: _Prepared, attempt: TransactionAttempt) -> bool:
-        """Forget what is prepared, if nothing of it was committed, and nothing will be."""
+        """Forget what is prepared if nothing of it was or will be committed; return whether so."""
 
     @abstractmethod
     def settles_untouched(self, attempt: TransactionAttempt) -> bool:
-        """Have tries up to this one write nothing more; whether none has written for good."""
+        """Make tries up to this one write nothing more; return whether none wrote for good."""
 
     @abstractmethod
     def wait(self, seconds: float, error: BatchFailedError) -> None:

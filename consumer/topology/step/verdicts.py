@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 
 
 class UnfinishedEvents:
-    """The events of a task of the first stage that are not done."""
+    """The events of a first-stage task that are not done."""
 
     def __init__(self, batch: StepBatch) -> None:
         self._batch = batch
@@ -51,7 +51,7 @@ class UnfinishedEvents:
         self._skipped.append(pending)
 
     def add(self, event: tuple[Any, ...], verdict: EventVerdict) -> None:
-        """Add an event that was tried, or held, by its verdict."""
+        """Add an event that was tried or held, with its verdict."""
         one = verdict.pending_event(event)
         if is_made(event):
             self._made += 1
@@ -61,11 +61,11 @@ class UnfinishedEvents:
         self._roots.append(verdict.id)
 
     def drop(self, roots: Iterable[int]) -> None:
-        """Add roots of no event whose records may not go out."""
+        """Add roots without an event. Their records may not go out."""
         self._roots += roots
 
     def add_killer(self, event: tuple[Any, ...], attempts: int) -> None:
-        """Add an event that kills the process it is given to: it is given up."""
+        """Give up an event that kills the process it is given to."""
         failure = crashed(())
         self._dead.append(
             PendingEvent(event, attempts, None, failure.reason.value, failure.detail, "")
@@ -84,7 +84,7 @@ class UnfinishedEvents:
         result.waiting = len(waiting) - result.made_waiting
         result.dead = len(self._dead) - result.made_dead
         result.next_due_ms = _next_due_ms(waiting, batch)
-        # A tuple that a task made at a tick does not hold back what ticks go by.
+        # A tuple that a task made at a tick does not hold back the watermark, which ticks go by.
         times_ms = (one.event[3] for one in waiting if not is_made(one.event))
         result.least_waiting_ms = next(times_ms, None)
         result.waiting_file = batch.write_waiting(waiting)
@@ -94,7 +94,7 @@ class UnfinishedEvents:
             result.unfinished_file = batch.write_unfinished(self._roots)
 
     def notify_hook(self, done: Iterable[tuple[tuple[Any, ...], int]]) -> None:
-        """Tell the topology's hook, if it has one, of these events and of those that are done."""
+        """Notify the topology's hook, if it has one, of these events and of those that are done."""
         batch, hook = self._batch, self._batch.topology.hook
         if hook is None:
             return
@@ -112,7 +112,7 @@ class UnfinishedEvents:
 
 
 def _next_due_ms(waiting: Sequence[PendingEvent], batch: StepBatch) -> int | None:
-    """When the next event is to be tried again: one that waits for no other is due at once."""
+    """Return when the next event is tried again. One that waits for no other is due at once."""
     due_ms = next_due_ms(
         numbered(one.event[0] for one in waiting),
         retry_times(waiting),
@@ -122,12 +122,12 @@ def _next_due_ms(waiting: Sequence[PendingEvent], batch: StepBatch) -> int | Non
 
 
 def retry_times(waiting: Iterable[PendingEvent]) -> Any:
-    """Return when each of the events that wait may run; 0 of one that is held."""
+    """Return when each waiting event may run; 0 for a held one."""
     return np.array([one.retry_at_ms or 0 for one in waiting], np.int64)
 
 
 def crashed(path: tuple[str, ...]) -> TreeFailure:
-    """Say why what kills a process is given up."""
+    """Return the failure of what kills its process."""
     return TreeFailure(FailReason.CRASH, "the process died whenever it was given this", path)
 
 
@@ -144,7 +144,7 @@ class UnfinishedRoots:
 def decide(
     batch: StepBatch, roots: Sequence[Handle], found: UnfinishedRoots
 ) -> list[list[EventVerdict]]:
-    """Decide what becomes of the events that are not done, by the tasks of the first stage."""
+    """Decide what becomes of the events that are not done, by first-stage task."""
     emitted = batch.emitted_roots(roots)
     ids = emitted.ids
     order = np.argsort(ids)
@@ -202,18 +202,17 @@ def _verdicts(
 
 @dataclass(frozen=True, slots=True)
 class VerdictTask:
-    """Leaves the events of a task of the first stage that are not done."""
+    """Leaves the events of a first-stage task that are not done."""
 
     batch: StepBatch  # what all tasks share
     given: TaskInput  # the task's events
-    window: Window  # which of the new ones it took in
-    verdicts: Handle  # what becomes of those that are not done
+    window: Window  # which of the new events it took in
+    verdicts: Handle  # what becomes of the events that are not done
     roots: Handle  # the roots that the task emitted
-    # tuples that tasks have made by themselves: those that wait, wait with the task's
+    # tuples that tasks made by themselves: those that wait do so with the task's events
     made: Sequence[Handle] = ()
 
     def __call__(self) -> TaskResult:
-        """Leave them."""
         verdicts = {one.id: one for one in self.batch.read_verdicts(self.verdicts)}
         unfinished = UnfinishedEvents(self.batch)
         result = TaskResult()
@@ -233,5 +232,5 @@ class VerdictTask:
         return result
 
     def _attempts(self) -> Mapping[int, int]:
-        """Return the attempts of the roots that were emitted; none without a hook."""
+        """Return the attempts of the emitted roots, by id; none without a hook."""
         return {} if self.batch.topology.hook is None else self.batch.attempts_of(self.roots)

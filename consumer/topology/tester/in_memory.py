@@ -28,7 +28,7 @@ _MS = 1000
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class InMemoryBatch(StepBatch):
-    """What all tasks of a step share, in a tester."""
+    """A step's batch in the memory of a test."""
 
     runs_inline: ClassVar[bool] = True
 
@@ -140,23 +140,19 @@ class InMemoryBatch(StepBatch):
 
 @dataclass(frozen=True, slots=True)
 class InMemoryInput(TaskInput):
-    """The events of a task of the first stage."""
-
     events: Sequence[tuple[Any, ...]]  # the new ones, in their order
     # the waiting ones, as `InMemoryBatch.write_waiting` returned them
     pending: Sequence[Sequence[PendingEvent]]
     partition: int  # the task's number
 
     def waiting(self) -> list[PendingEvent]:
-        """Return the waiting ones, in the order of the stream."""
+        """Return the waiting events, in the order of the stream."""
         return in_order(self.pending)
 
     def new(self) -> Iterator[tuple[Any, ...]]:
-        """Return the new ones."""
         return iter(self.events)
 
     def with_waiting(self, waiting: Iterable[Sequence[PendingEvent]]) -> InMemoryInput:
-        """Return the same new ones with other waiting ones."""
         return replace(self, pending=tuple(waiting))
 
 
@@ -165,19 +161,17 @@ Inputs: TypeAlias = "Callable[[Any], Sequence[InMemoryInput]]"
 
 
 class Written(NamedTuple):
-    """A record that an output wrote."""
-
     emission: int  # number of the record: one of a later task has a larger one
     record: OutputRecord
 
     @property
     def order(self) -> tuple[Any, ...]:
-        """Where it stands in its topic's order."""
+        """Its place in its topic's order."""
         return *self.record.root.order, self.emission, self.record.root.id
 
 
 class _Exchange:
-    """The tuples that a task sends: pickled, since in a job they leave the process."""
+    """The tuples that a task sends. They are pickled: in a job they leave the process."""
 
     path = None
 
@@ -190,7 +184,7 @@ class _Exchange:
         self.index.setdefault((component, task), []).append(kept)
 
     def close(self) -> None:
-        """See `StepBatch.exchange`; memory needs no close."""
+        """Do nothing: memory needs no close."""
 
 
 class _Records:
@@ -208,12 +202,11 @@ class _Records:
 
 
 def in_order(waiting: Iterable[Sequence[PendingEvent]]) -> list[PendingEvent]:
-    """Return waiting events in the order of the stream."""
     return sorted((one for some in waiting for one in some), key=lambda one: one.event[3:7])
 
 
 def _as_written(events: Iterable[PendingEvent]) -> list[PendingEvent]:
-    """Return events as a job's files give them back, which hold text as UTF-8."""
+    """Return events as a job's files give them back: these hold text as UTF-8."""
     return [
         one._replace(reason=_text(one.reason), detail=_text(one.detail), path=_text(one.path))
         for one in events

@@ -391,7 +391,7 @@ class _Hook(EventHook):
         self._pass_on(failed)
 
     def trees(self, result: StepResult) -> list[TupleTree]:
-        """Return the trees of the batch that has ended, each with its verdict."""
+        """Return the trees of the batch that ended, each with its verdict."""
         self._note_made(result)
         for tree in self.batch.trees:
             heard = self._verdicts.get(Place(*tree.event[4:7]), "held")
@@ -400,7 +400,7 @@ class _Hook(EventHook):
         return self.batch.trees
 
     def _note_made(self, result: StepResult) -> None:
-        """Note what became of the tuples that bolts made: hooks are not notified of these."""
+        """Note what became of the tuples that bolts made. Hooks are not notified of them."""
         verdicts = {
             Place(*one.event[4:7]): "acked" for one in self.batch.trees if is_made(one.event)
         }

@@ -164,7 +164,7 @@ class TransactionTester(TopologyTester):
         return True
 
     def _emitted(self, attempt: TransactionAttempt) -> list[InMemoryInput]:
-        """Return the input of each task: the tuples of the topology's own spout, for one try."""
+        """Return the input of each task in one try: the tuples of the topology's own spout."""
         assert self._spout is not None
         if attempt.transaction_id == self._emitted_last:
             self._spout.failed(attempt.transaction_id)
@@ -303,7 +303,7 @@ class _Tries(TransactionTries[StepResult, StepResult]):
 def merged(
     prepared: StepResult, committed: StepResult, commit_phase: Collection[str]
 ) -> StepResult:
-    """Return what became of a step, both phases together."""
+    """Return the result of a step from those of its two phases."""
     records = {
         name: [*prepared.records.get(name, ()), *committed.records.get(name, ())]
         for name in {**prepared.records, **committed.records}

@@ -224,7 +224,7 @@ def _sentence(step: TreeStep) -> str:
 
 
 def cut(text: str) -> str:
-    """Return a text as it is shown: not all of it if it is long."""
+    """Return a text for display. A long one is cut."""
     return text if len(text) <= _LONGEST_VALUES else text[: _LONGEST_VALUES - 3] + "..."
 
 
@@ -301,7 +301,7 @@ class TreeRecorder:
         return self._leaving.pop(id(sent))[1]
 
     def arrives(self, sent: Sent, number: int) -> None:
-        """The tuple with a number is going to be given to its task."""
+        """Note that the tuple with a number comes to its task next."""
         self._arriving[id(sent)] = sent, number
 
     def begun(self, root: Root, values: tuple[Any, ...]) -> None:
@@ -418,7 +418,7 @@ class TreeRecorder:
             yield other, None, other.values[-1] if other.steps else 0
 
     def _value(self, root: Root) -> int:
-        """Return the value of a tree whose root is known to have this value in one task."""
+        """Return a tree's value, after its root in one task has changed to a new value."""
         change = self._known.get(root, 0) ^ root.value
         self._known[root] = root.value
         value = self._values[root.id] = self._values.get(root.id, 0) ^ change
@@ -439,7 +439,7 @@ class TreeRecorder:
 
 
 def _unpickled(values: bytes) -> Any:
-    """Return the values of a tuple that was sent, or why they cannot be unpickled."""
+    """Return the values of a sent tuple, or why they cannot be unpickled."""
     try:
         return pickle.loads(values)  # noqa: S301 - our own tasks' tuples
     except Exception as error:  # noqa: BLE001 - its task tells; here it is only shown

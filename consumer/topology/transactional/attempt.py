@@ -42,11 +42,9 @@ def life_of_attempt(attempt_id: int) -> int:
 
 
 class Phase(StrEnum):
-    """The two phases of a transaction."""
-
     PROCESSING = "processing"
     """Bolts process the batch. Committers and their readers get the part of it that is there, so
-    that an event is known that fails in them. What they emit then is discarded.
+    that events that fail in them are found. What they emit then is discarded.
     """
     COMMIT = "commit"
     """Committers and their readers get their whole batch, and `finish_batch` is called."""
@@ -54,19 +52,17 @@ class Phase(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Transaction:
-    """A try at a transaction."""
-
     attempt: TransactionAttempt
     phase: Phase = Phase.PROCESSING
-    epoch: str = ""  # names the checkpoint whose transaction it is, for what databases keep
+    epoch: str = ""  # names the checkpoint of the transaction; databases keep it
     batch: str = ""  # names the committed batch if a repeat commits the same; otherwise empty
-    # committers that have committed the batch before, and how many tasks they had
+    # how many tasks each committer had that has committed the batch before
     committed: Mapping[str, int] = field(default_factory=dict)
-    # the host of databases that belong to one host; empty: not checked
+    # the host that databases of one host belong to; empty: not checked
     host: str = ""
-    # whether its commit phase is a trial: databases roll back what is written
+    # whether its commit phase is a trial: databases roll back all writes
     is_trial: bool = False
-    # whether its processing phase is run again, without events that have failed
+    # whether its processing phase runs again, without events that have failed
     is_again: bool = False
 
 
@@ -86,16 +82,14 @@ class Cause(StrEnum):
 
 
 class BatchFailure(NamedTuple):
-    """Why a try at a transaction failed."""
-
     component: str  # the bolt in which it failed; empty if not known
     cause: Cause
     detail: str  # the traceback, or another description
-    # for a refused key or value: ids of the events with this key, by the field of their tuples
-    # that has it; empty if not known
+    # for a refused key or value: the ids of the events with this key, one set for each field of
+    # their tuples that has it; empty if not known
     roots: tuple[frozenset[int], ...] = ()
     keys: frozenset[Any] = frozenset()  # the keys that are refused, or whose values are
-    is_key: bool = False  # whether the key itself is refused, and with it each event that has it
+    is_key: bool = False  # whether the key itself is refused, with every event that has it
 
 
 @dataclass(slots=True)
@@ -108,5 +102,4 @@ class BatchOutcome:
     changes: dict[tuple[str, int], AllChanges] = field(default_factory=dict)
 
     def fail(self, component: str, cause: Cause, detail: str) -> None:
-        """Add why it failed."""
         self.failures.append(BatchFailure(component, cause, detail))

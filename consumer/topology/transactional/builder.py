@@ -253,7 +253,6 @@ class TransactionalTopology(Topology):
 
     @property
     def is_transactional(self) -> bool:
-        """See `Topology`."""
         return True
 
     @property
@@ -285,13 +284,12 @@ class TransactionalTopology(Topology):
         return found
 
     def values_of(self, event: tuple[Any, ...]) -> tuple[Any, ...]:
-        """See `Topology`. What a spout other than the ordered stream emits is an event's value."""
+        """Return an event's values. A user's spout has its tuple in the event's value."""
         values: tuple[Any, ...] = event if self.is_of_ordered_stream else event[1]
         return values
 
     @property
     def is_of_ordered_stream(self) -> bool:
-        """Whether its spout is the ordered stream."""
         return isinstance(self.source, OrderedStreamSpout)
 
 
@@ -451,7 +449,7 @@ class BatchOutputCollector:
 
 
 def create_states(topology: TransactionalTopology, epoch: str, least_attempt: int = 0) -> None:
-    """Make the tables of a topology's states in their databases, or check that they are there."""
+    """Make the tables of a topology's states, or check that they are there."""
     for store, owners in _states_by_store(topology).items():
         store.create(owners, topology.name, epoch, least_attempt)
 
@@ -466,7 +464,7 @@ def give_up(topology: TransactionalTopology, epoch: str, last: TransactionAttemp
 
 
 def writes_states_only(topology: TransactionalTopology) -> bool:
-    """Whether each committer keeps `State`s: what others write is not known here."""
+    """Return whether each committer keeps `State`s only: what others write is not known here."""
     return all(topology.states.get(one) for one in topology.committers)
 
 

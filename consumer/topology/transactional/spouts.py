@@ -369,7 +369,7 @@ are, if they run in its process. A new coordinator begins with no positions.
 
 
 class _Rows:
-    """The rows of a spout in memory, and how far they are emitted in this process."""
+    """The rows of a spout in memory, and how far this process has emitted them."""
 
     def __init__(self, partitions: Mapping[int, Sequence[Sequence[Any]]], take: int) -> None:
         if any(not isinstance(one, int) or one < 0 for one in partitions):
@@ -639,7 +639,7 @@ class RotatingTransactionalState:
         self._remove([one for one in self._metadata if one < kept])
 
     def remove_after(self, transaction_id: int) -> None:
-        """Remove the metadata of all transactions after one, which are made again."""
+        """Remove the metadata of all transactions after one. These are made again."""
         # The latest goes first, so a process that is killed in between leaves no gap.
         self._remove([one for one in reversed(self._metadata) if one > transaction_id])
 

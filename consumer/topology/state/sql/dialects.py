@@ -79,7 +79,7 @@ def _upsert(state: State, rows: str) -> str:
 
 
 def encoded(state: State, changes: Sequence[Change]) -> Iterator[tuple[Key, Any]]:
-    """Return keys, each with what its column holds: None for a key that was removed."""
+    """Return each key with its column's content; None for a removed key."""
     if state.value is object:
         return ((key, None if value is None else json.dumps(value)) for key, value in changes)
     return iter(changes)
@@ -91,7 +91,7 @@ def read_keys(state: State) -> int:
 
 
 def pages(rows: Iterable[tuple[Key, Any]], most: int) -> Iterator[list[tuple[Key, Any]]]:
-    """Return rows in pages of `most` rows and `PAGE_BYTES` at most; a larger row is one page."""
+    """Return pages of at most `most` rows and `PAGE_BYTES`. A larger row is a page by itself."""
     page: list[tuple[Key, Any]] = []
     size = 0
     for row in rows:
@@ -106,15 +106,13 @@ def pages(rows: Iterable[tuple[Key, Any]], most: int) -> Iterator[list[tuple[Key
 
 
 class Dialect(ABC):
-    """One kind of database."""
-
     @abstractmethod
     def begin(self, connection: Connection) -> None:
         """Begin a transaction that writes."""
 
     @abstractmethod
     def begin_schema(self, connection: Connection) -> None:
-        """Begin a transaction that makes tables; one at a time."""
+        """Begin a transaction that makes tables. Only one runs at a time."""
 
     @abstractmethod
     def takes_unicode(self, connection: Connection) -> bool:
@@ -137,28 +135,26 @@ class Dialect(ABC):
         txid: int,
         task: int,
     ) -> int:
-        """Write a page, as `encoded` gave it; return how many rows were written."""
+        """Write a page from `encoded`; return how many rows were written."""
 
     @abstractmethod
     def written_by(self, connection: Connection, state: State, txid: int, task: int) -> list[Key]:
-        """Return the keys whose rows a transaction of a task wrote."""
+        """Return the keys of the rows that a task wrote in a transaction."""
 
     @abstractmethod
     def withdraw(
         self, connection: Connection, state: State, keys: Sequence[Key], txid: int
     ) -> None:
-        """Put a page of rows back to what they were before a transaction."""
+        """Restore a page of rows to what they were before a transaction."""
 
     @abstractmethod
     def delete(self, connection: Connection, state: State, keys: Sequence[Key], txid: int) -> None:
-        """Delete those of a page of keys that an earlier transaction left without a value."""
+        """Delete the keys of a page that an earlier transaction left without a value."""
 
     def rollback(self, connection: Connection) -> None:
-        """End a transaction without effect."""
         connection.exec_driver_sql("ROLLBACK")
 
     def commit(self, connection: Connection) -> None:
-        """Make a transaction last."""
         connection.exec_driver_sql("COMMIT")
 
 
@@ -179,21 +175,21 @@ def _stored_rows(state: State, rows: Iterable[Any]) -> dict[Key, Stored]:
 
 
 class SQLite(Dialect):
-    """One file; one writer at a time."""
+    """A file with one writer at a time."""
 
     def begin(self, connection: Connection) -> None:
-        """Wait for the writer before."""
+        """Wait for the writer before, then begin."""
         connection.exec_driver_sql("BEGIN IMMEDIATE")
 
     def begin_schema(self, connection: Connection) -> None:
-        """Wait for the writer before."""
+        """Wait for the writer before, then begin."""
         connection.exec_driver_sql("BEGIN IMMEDIATE")
 
     def takes_unicode(self, connection: Connection) -> bool:  # noqa: ARG002 - see `Dialect`
         return True
 
     def share(self, connection: Connection, topology: str) -> None:
-        """There is one writer."""
+        """Do nothing: there is only one writer."""
 
     def read(self, connection: Connection, state: State, keys: Sequence[Key]) -> dict[Key, Stored]:
         places = ", ".join("?" * len(keys))
@@ -238,10 +234,10 @@ class SQLite(Dialect):
 
 
 class PostgreSQL(Dialect):
-    """A server; what is written and read goes over as arrays."""
+    """A server. Rows go to it and come from it as arrays."""
 
     def begin(self, connection: Connection) -> None:
-        """Begin, with limits: a task that is held in the middle must not hold others for ever."""
+        """Begin, with limits: a task that is stopped in the middle must not block others."""
         limit_ms = LOCK_TIMEOUT_S * 1000
         connection.exec_driver_sql(
             f"BEGIN ISOLATION LEVEL READ COMMITTED; SET LOCAL lock_timeout = {limit_ms}; "
@@ -250,13 +246,13 @@ class PostgreSQL(Dialect):
         )
 
     def begin_schema(self, connection: Connection) -> None:
-        """Wait for others that make tables; the lock's number is the name of this project."""
+        """Wait for others that make tables. The lock's number is the name of this project."""
         self.begin(connection)
         number = int.from_bytes(b"sequitur", "big") >> 1
         connection.exec_driver_sql(f"SELECT pg_advisory_xact_lock({number})")
 
     def takes_unicode(self, connection: Connection) -> bool:
-        """As the server said when the connection was made."""
+        """Return what the server said when the connection was made."""
         info = connection.connection.dbapi_connection.info  # type: ignore[union-attr]
         return bool(info.parameter_status("server_encoding") == "UTF8")
 
@@ -280,7 +276,7 @@ class PostgreSQL(Dialect):
         txid: int,
         task: int,
     ) -> int:
-        """By one statement, in the order of the page, so that no two tasks block each other."""
+        """Write in one statement, in the order of the page, so that no tasks block each other."""
         arrays = f"%s::{ARRAY_TYPES[state.key]}, %s::{ARRAY_TYPES[state.value]}"
         rows = f"SELECT k, v, %s::bigint, %s::integer FROM unnest({arrays}) AS given(k, v)"  # noqa: S608
         keys = array_literal(state.key, [key for key, _ in page])
@@ -314,5 +310,4 @@ class PostgreSQL(Dialect):
 
 
 def dialect_of(*, is_sqlite: bool) -> Dialect:
-    """Return the dialect of a store."""
     return SQLite() if is_sqlite else PostgreSQL()

@@ -63,7 +63,7 @@ def engine_of(store: SQLStore) -> Engine:
 
 
 def on_connection(store: SQLStore, work: Callable[[Connection], _Result]) -> _Result:
-    """Return what work on a connection gives; it may be done twice, see `outlive_connection`."""
+    """Return the result of `work` on a connection. It may run twice: see `outlive_connection`."""
     engine = engine_of(store)
 
     def ask() -> _Result:
@@ -74,12 +74,12 @@ def on_connection(store: SQLStore, work: Callable[[Connection], _Result]) -> _Re
 
 
 def outlive_connection(ask: Callable[[], _Result]) -> _Result:
-    """Ask once more if the kept connection was dead: the engine then drops its others, too."""
+    """Ask once more if the kept connection was dead. The engine then drops its others, too."""
     return _AT_ONCE.run(ask, why_lost)
 
 
 def why_lost(error: Exception) -> str | None:
-    """Return why the connection was lost, if the error says that it was."""
+    """Return why the connection was lost; None if the error does not say that it was."""
     is_lost = isinstance(error, DBAPIError) and error.connection_invalidated
     return str(error) if is_lost else None
 
@@ -135,7 +135,7 @@ def _password(name: str) -> str:
 
 
 def _set_up_sqlite(connection: sqlite3.Connection, _record: Any) -> None:
-    """Make what is committed outlive the machine, and readers wait for no writer."""
+    """Make commits outlive the machine, and make readers wait for no writer."""
     connection.execute("PRAGMA synchronous = FULL")
 
     def use_wal() -> None:

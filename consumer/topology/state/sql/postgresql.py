@@ -20,13 +20,13 @@ ANSWER_TIMEOUT_S: Final = 60
 
 
 class AnsweredConnection(psycopg.Connection[Any]):
-    """Is closed, and says so, when its server has said nothing for `ANSWER_TIMEOUT_S`."""
+    """Closes with an error when its server has said nothing for `ANSWER_TIMEOUT_S`."""
 
     def wait(self, gen: Any, *args: Any, **options: Any) -> Any:
         return super().wait(self._within_limit(gen), *args, **options)
 
     def _within_limit(self, gen: Any) -> Generator[Any, Any, Any]:
-        """Pass on what the driver waits for, and what came of it: nothing each 0.1 s."""
+        """Pass on what the driver waits for and its result: nothing each 0.1 s."""
         heard_s = time.monotonic()
         try:
             wanted = next(gen)

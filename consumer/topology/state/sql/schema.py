@@ -118,7 +118,7 @@ def create_schema(
     epoch: str,
     least_attempt: int,
 ) -> None:
-    """Make missing tables and register their owners; raises what `StateStore.create` does."""
+    """Make missing tables and register their owners. Raises what `StateStore.create` raises."""
 
     def create(connection: Connection) -> None:
         version = _version(connection, store)
@@ -156,7 +156,6 @@ def give_up(store: SQLStore, topology: str, epoch: str, last: TransactionAttempt
 
 
 def table_of(state: State) -> Table:
-    """Return the table of a state."""
     return Table(
         state.name,
         MetaData(),
@@ -217,7 +216,7 @@ def _register_topology(
 def _is_registered(
     connection: Connection, store: SQLStore, topology: str, epoch: str, least_attempt: int
 ) -> bool:
-    """Return whether a database knows a topology; refuse that of another checkpoint or life."""
+    """Return whether a database knows a topology. Refuse that of another checkpoint or life."""
     known = connection.execute(
         select(TOPOLOGIES.c.epoch, TOPOLOGIES.c.least_attempt).where(
             TOPOLOGIES.c.topology == topology

@@ -127,7 +127,7 @@ class SQLSession(StateSession):
         )
 
     def check(self) -> None:
-        """See `StateSession.check`; a topology that never committed is registered."""
+        """Check as `StateSession.check` says. A topology that never committed is registered."""
         with naming_failures(self._store.title):
             found = on_connection(self._store, self._found)
         check_fence(self._writer, found, self._store.title)
@@ -194,7 +194,7 @@ class SQLSession(StateSession):
                 self._roll_back(connection)
 
     def _refused(self, state: State, page: Sequence[tuple[Key, Any]]) -> Key:
-        """Return the key of the first row that the database refuses, found by halves."""
+        """Return the key of the first row that the database refuses. It is found by halves."""
         while len(page) > 1:
             half = page[: len(page) // 2]
             try:
@@ -209,7 +209,7 @@ class SQLSession(StateSession):
         return page[0][0]
 
     def close(self) -> None:
-        """Nothing is held between calls: the process keeps the connections."""
+        """Do nothing: nothing is held between calls, and the process keeps the connections."""
 
     def _commit(self, changes: Mapping[State, Sequence[Change]]) -> None:
         with self._begun() as connection:
@@ -268,7 +268,7 @@ class SQLSession(StateSession):
         return outlive_connection(begun)
 
     def _write(self, connection: Connection, changes: Mapping[State, Sequence[Change]]) -> bool:
-        """Write all rows, the task's first; return False if the repeated commit was done before."""
+        """Write all rows, the task's first; return False if an earlier try committed them."""
         self._dialect.share(connection, self._writer.topology)
         claimed = connection.execute(_CLAIM, self._parameters).one_or_none()
         if claimed is None:
@@ -309,7 +309,7 @@ class SQLSession(StateSession):
             age_of(state, key, stored, txid=txid, task=task)
 
     def _withdraw(self, connection: Connection, state: State, kept: set[Key]) -> None:
-        """Put rows back that an earlier attempt wrote and this one does not: the batch changed."""
+        """Restore rows that an earlier attempt wrote and this one does not: the batch changed."""
         txid, task = self._parameters["txid"], self._parameters["task"]
         written = self._dialect.written_by(connection, state, txid, task)
         for page in pages(((key, 0) for key in sorted(set(written) - kept)), PAGE_KEYS):
@@ -327,7 +327,7 @@ class SQLSession(StateSession):
 
 
 class _LostAnswerError(Exception):
-    """The connection broke during a commit: it may be done or not."""
+    """The connection broke during a commit, which may be done or not."""
 
     def __init__(self, error: DBAPIError) -> None:
         super().__init__(str(error))
@@ -354,7 +354,7 @@ def note_removed(
     state: State,
     page: Iterable[tuple[Key, Any]],
 ) -> None:
-    """Note which keys of a page a task has removed."""
+    """Note the keys of a page that a task has removed."""
     own = {name: parameters[name] for name in ("topology", "component", "task")}
     text = _TEXT[state.key]
     rows = [{**own, "name": state.name, "key": text(key)} for key, value in page if value is None]

@@ -45,7 +45,6 @@ class SQLStore(StateStore):
     password_env: str | None = None
 
     def __post_init__(self) -> None:
-        """Check the address."""
         parsed = self._parsed()
         # Only now may a message show it.
         if parsed.password is not None or any(name in parsed.query for name in _SECRETS):
@@ -74,23 +73,21 @@ class SQLStore(StateStore):
             object.__setattr__(self, "url", file.render_as_string())
 
     def __repr__(self) -> str:
-        """Show no more than the title."""
+        """Show no more than the title, which has no password."""
         return f"SQLStore({self.title!r})"
 
     @property
     def title(self) -> str:
-        """The address, without options."""
+        """The address without options."""
         shown: str = self._parsed().set(password=None, query={}).render_as_string()
         return shown
 
     @property
     def is_of_one_host(self) -> bool:
-        """See `StateStore`."""
         return self.is_sqlite
 
     @property
     def is_sqlite(self) -> bool:
-        """Whether it is a file of SQLite."""
         return self.url.startswith("sqlite")
 
     def create(
@@ -129,7 +126,6 @@ class SQLStore(StateStore):
         return give_up(self, topology, epoch, last)
 
     def session(self, writer: Writer) -> StateSession:
-        """Return the session of one task's batch."""
         from sequitur.consumer.topology.state.sql.session import SQLSession  # noqa: PLC0415
 
         return SQLSession(self, writer)
