@@ -1,8 +1,9 @@
 """The end of every batch: outcomes for its events, counts, and memory given back.
 
-`on_given_up` and `on_failure` get whole events. If the bytes of a batch are only in the journal,
-they are read back for that. While too many files are open, they cannot be read. Then the batch
-stays where it is, so that nothing overtakes it, and is given up as soon as it can be read.
+`on_given_up` and the user's `on_failure` (by `Unawaited`) get whole events. If the bytes of a
+batch are only in the journal, they are read back for that. While too many files are open, they
+cannot be read. Then the batch stays where it is, so that nothing overtakes it. It is given up as
+soon as it can be read.
 """
 
 from __future__ import annotations

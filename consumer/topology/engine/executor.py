@@ -1,4 +1,12 @@
-"""The bolt tasks of an executor, from `prepare` to `cleanup`, and where what they emit goes."""
+"""The executor: the bolt tasks of one process, and the tuples between them.
+
+`step.tasks` feeds it events, or gives it tuples that other processes sent, one at a time. Each is
+followed through all bolts here before the next one. So what a task sees is in order, and the tree
+of a chain that stays in the process is done before the next begins. Clock and random numbers are
+arguments.
+
+`BoltTasks` takes bolts from `prepare` to `cleanup`. `Wiring` says who gets what they emit.
+"""
 
 from __future__ import annotations
 
@@ -287,14 +295,6 @@ def _copy_of(component: Component) -> Any:
     return pickle.loads(pickle.dumps(component.bolt))  # noqa: S301 - a copy for each task
 
 
-# The executor: the bolt tasks of one process, and the tuples between them.
-#
-# It is fed events, or given tuples that other processes sent, one at a time; each is followed
-# through all bolts here before the next one, so what a task sees is in order, and the tree of a
-# chain that stays in the process is done before the next begins. Clock and random numbers are
-# arguments.
-
-
 _DEEPEST: Final = 16
 """So many calls at most are in the middle of what they yield."""
 
@@ -409,6 +409,7 @@ class Executor:
             self._from_spout.emit(root, values)
         self.drain()
         trees.end()
+        # `Root.is_done`, inline
         is_done = root.value == 0 and root.failure is None and not root.is_held
         if (
             is_done
@@ -416,7 +417,7 @@ class Executor:
             and self._is_whole
             and self._open.is_empty
         ):
-            self._acked += 1
+            self._acked += 1  # the tree is done
             return
         self._open.add(root, root.event)
         if self._open.is_full:

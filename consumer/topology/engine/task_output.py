@@ -1,4 +1,4 @@
-"""What the tasks of one executor share."""
+"""What bolts and the spout emit, and what the tasks of one executor share."""
 
 from __future__ import annotations
 
@@ -235,7 +235,7 @@ class Environment:
     follow: Callable[[Runner], None]
     trace: Trace | None = None  # gets each step of each tree
     runs_inline: bool = False  # whether calls that might run side by side are run one by one
-    # tuples that are to be given to their tasks
+    # tuples that `Executor.drain` is to give to their tasks
     queue: deque[TrackedTuple] = field(default_factory=deque)
     # roots of each output of several events that ackers decide on
     shared: list[tuple[Root, ...]] = field(default_factory=list)
@@ -284,6 +284,7 @@ class TaskOutput:
     """Emits the tuples of a task."""
 
     def __init__(self, environment: Environment, context: TopologyContext) -> None:
+        # the short way of `emit`, set by `connect`; None: only the long way
         self.emit_one: Callable[[tuple[Any, ...], TrackedTuple], None] | None = None
         self.width = -1
         self.held: deque[Callable[[], Any]] | None = None  # where what is emitted waits

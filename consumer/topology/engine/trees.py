@@ -130,7 +130,7 @@ def multi_anchored(
 
 
 class TreeTracker:
-    """Fails trees, and holds back events behind those that failed."""
+    """Acks and fails trees, and holds back events behind those that failed."""
 
     __slots__ = (
         "_keeps_order", "_policy", "blocked", "current", "event", "late_acks",
