@@ -110,7 +110,7 @@ class Chunk(NamedTuple):
     value: bytes
 
 
-def in_metadata(
+def pieces_of(
     cursor: Cursor,
     *,
     generation: int,
@@ -175,7 +175,7 @@ def read_pointer(metadata: str) -> Pointer | None:
 def read_stored(
     metadata: str, chunks: Iterable[bytes], identity: CursorIdentity, *, offset: int
 ) -> StoredCursor:
-    """Read `in_metadata` back.
+    """Read `pieces_of` back.
 
     Args:
         metadata: The text beside the committed offset.
