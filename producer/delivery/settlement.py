@@ -215,7 +215,7 @@ class Settlement:
         """Give up everything of a partition, and keep nothing of it: the partition is gone."""
         failed: list[tuple[Batch, NotPersisted | PossiblyPersisted]] = []
         for slot in queue.sequencer:
-            if slot.state is State.WAITING or slot.possibly_appended:
+            if slot.state is State.IN_FLIGHT or slot.possibly_appended:
                 sent = PossiblyPersisted(f"{reason} before it was answered")
                 failed.append((slot.batch, sent))
             else:
@@ -249,7 +249,7 @@ class Settlement:
             batch = slot.batch
             if batch.is_kept:
                 self._leave(batch, f"{reason} before it was answered")
-            elif slot.state is State.WAITING or slot.possibly_appended:
+            elif slot.state is State.IN_FLIGHT or slot.possibly_appended:
                 self._forget(batch, PossiblyPersisted(f"{reason} before it was answered"))
             else:
                 self._forget(batch, NotPersisted(f"{reason} before it was accepted"))
