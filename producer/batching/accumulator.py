@@ -79,7 +79,7 @@ class Accumulator:
         on_due: Callable[[], None],
         clock: StampClock,
         on_given_up: OnGivenUp | None = None,
-        on_failure: OnSendFailure | None = None,
+        on_send_failure: OnSendFailure | None = None,
         unheard: Unheard | None = None,
         journal_event_bytes: int | None = None,
     ) -> None:
@@ -98,7 +98,7 @@ class Accumulator:
         self._clock = clock
         self._random = random
         self._on_given_up = on_given_up
-        self.unawaited = Unawaited(loop, on_failure)
+        self.unawaited = Unawaited(loop, on_send_failure)
         self._unheard = unheard
         self._journal_event_bytes = journal_event_bytes
         self._bulk = BulkAcceptor(
