@@ -35,7 +35,7 @@ from sequitur.consumer.subscription.registry import (
     SubscriptionType,
     group_of_new,
 )
-from sequitur.consumer.subscription.stored_pieces import in_metadata
+from sequitur.consumer.subscription.stored_pieces import pieces_of
 from sequitur.consumer.subscription.stored_records import cursor_key, cursor_value, state_key
 from sequitur.consumer.subscription.subscription_state import SubscriptionState
 from sequitur.kafka.partition import SourcePartition
@@ -125,7 +125,7 @@ def _cursors(
         for partition in range(partitions):
             start = (number + 3 * turn) % _MESSAGES
             cursor = Cursor(CursorIdentity(name, topic, partition), start=start)
-            pieces = in_metadata(cursor, generation=0)
+            pieces = pieces_of(cursor, generation=0)
             key = cursor_key(name, SourcePartition(topic, partition))
             value = cursor_value(pieces.offset, pieces.metadata)
             yield TopicWrite(stored_in, place, key, value)

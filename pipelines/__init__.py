@@ -1,1 +1,1 @@
-"""The Spark jobs, the session they run in, and the jars they need."""
+"""The jobs, on Spark or on this machine, and what they need: a session, jars, processes."""

@@ -1,4 +1,4 @@
-"""What runs the tasks of a step: Spark, or the process itself.
+"""What runs the tasks of a step: Spark, processes of this machine, or this process.
 
 Work in blocks of output partitions, that needs no plan of Spark's. Where there is little of it, the
 driver does it.

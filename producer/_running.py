@@ -101,7 +101,7 @@ class RunningProducer:
             on_due=round_due.set,
             clock=clock,
             on_given_up=on_given_up,
-            on_failure=on_send_failure,
+            on_send_failure=on_send_failure,
             unheard=None if on_given_up else self.unheard,  # it is told of what is refused
             journal_event_bytes=None if journal is None else settings.journal_limit // 8,
         )

@@ -95,7 +95,7 @@ class Sending(ABC):
             try:
                 return running.accumulator.add(route, record)
             except OutdatedError:
-                pass
+                pass  # `accepted` asks brokers, then adds
 
         def add() -> Delivery:
             return running.accumulator.add(route, self._maker.placed(record, route))

@@ -1,4 +1,4 @@
-"""A subscription's cursor: which offsets of a partition are acked, and how that is written down.
+"""Subscriptions: `api` is the user's, `consumption` runs one, `cursor_store` keeps their cursors.
 
-Pure: no client of Kafka, no clock. After Apache Pulsar's cursors, whose names it keeps.
+`cursor` is pure. It is made after Apache Pulsar's cursors, and keeps their names.
 """

@@ -135,7 +135,10 @@ class Consumption(OwnedCursors[ConsumedPartition]):
                 self._has_messages.wait(None if first_s is None else _wait_s(first_s - now_s))
 
     def ack(self, offsets: Mapping[SourcePartition, Sequence[int]]) -> int:
-        """Ack messages, all or none; return how many were unacked."""
+        """Ack messages in memory, all or none; return how many were not acked before.
+
+        `_run_writer` stores the acks.
+        """
         self._learn_ends({where: max(some) for where, some in offsets.items()})
         with self._lock:
             self._check()
@@ -278,7 +281,10 @@ class Consumption(OwnedCursors[ConsumedPartition]):
             condition.notify_all()
 
     def _let_go_on(self) -> None:
-        """Wake the threads that may go on after an ack."""
+        """Wake receivers and the reader after an ack.
+
+        `_run_writer` stores the ack with its next write: the cursor's marks differ.
+        """
         self._has_messages.notify_all()
         if self._dispatch.room >= self._refill:
             self._has_room.notify()

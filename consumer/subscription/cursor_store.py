@@ -28,7 +28,7 @@ from sequitur.consumer.subscription.fenced_writer import FencedWriter, TopicWrit
 from sequitur.consumer.subscription.group_offsets import GroupOffsets, OwnersThread
 from sequitur.consumer.subscription.position import Position
 from sequitur.consumer.subscription.registry import group_of_new
-from sequitur.consumer.subscription.stored_pieces import in_metadata
+from sequitur.consumer.subscription.stored_pieces import pieces_of
 from sequitur.consumer.subscription.stored_records import (
     StoredRecords,
     StoredSubscription,
@@ -306,7 +306,7 @@ class CursorOwner:
             if identity.subscription != self.subscription:
                 raise SubscriptionError(f"this is the cursor of {identity}")
             where = SourcePartition(identity.topic, identity.partition)
-            pieces = in_metadata(
+            pieces = pieces_of(
                 one.cursor,
                 generation=generation,
                 carried=one.sizes.encode(),

@@ -42,7 +42,10 @@ CLOSE_S: Final = 20.0
 
 
 class GroupOffsets:
-    """The offsets that a group is to get. A thread with a consumer of the group sends them."""
+    """The offsets that a group is to have.
+
+    `PartitionReader` sends them in an open `Subscription`, else `OwnersThread`.
+    """
 
     def __init__(
         self, tell: Callable[[str], object], clock: Callable[[], float] = time.monotonic

@@ -41,7 +41,7 @@ class PartitionCursor(NamedTuple):
 
 
 class ConsumedPartition:
-    """One thread at a time."""
+    """A partition while it is consumed: cursor, end, sizes. One thread at a time uses it."""
 
     __slots__ = (
         "_counted", "_passed", "_sizes", "cursor", "end", "redeliveries",

@@ -1,11 +1,12 @@
-"""Where a cursor is written: in a group's offset metadata, or in chunks that the metadata names.
+"""How a cursor is laid out: one text, or chunks that the text names.
 
-Kafka limits the metadata of a committed offset (`offset.metadata.max.bytes`, 4,096). A cursor that
-fits is written there whole. A larger one is written in chunks into a compacted topic, and the
-metadata is a pointer to them; nothing is cut. Pure: this module makes the pieces and reads them.
+The text is in the cursor's record. It is also the metadata beside the group's offset, where nothing
+reads it. Kafka limits this metadata (`offset.metadata.max.bytes`, 4,096). A cursor that fits is in
+the text whole. A larger one is in chunks in the compacted topic, and the text is a pointer to them;
+nothing is cut. Pure: this module makes the pieces and reads them.
 
-The keys of one generation differ from those of the next. If a writer dies between two chunks, those
-of the generation before are unchanged. The one before that is written over.
+`CursorOwner` writes chunks, text and the end of older chunks in one transaction. The keys of one
+generation differ from those of the next.
 """
 
 from __future__ import annotations
@@ -107,7 +108,7 @@ class Chunk(NamedTuple):
     value: bytes
 
 
-def in_metadata(
+def pieces_of(
     cursor: Cursor,
     *,
     generation: int,
@@ -172,7 +173,7 @@ def read_pointer(metadata: str) -> Pointer | None:
 def read_stored(
     metadata: str, chunks: Iterable[bytes], identity: CursorIdentity, *, offset: int
 ) -> StoredCursor:
-    """Read `in_metadata` back.
+    """Read `pieces_of` back.
 
     Args:
         metadata: The text beside the committed offset.

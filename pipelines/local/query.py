@@ -31,7 +31,7 @@ _LONGEST_PAUSE_S: Final = 0.1
 
 
 class LocalQuery:
-    """Plans batches, has the engine run them, and commits them; see `Query`.
+    """Plans batches, has the engine run them, and commits them; see `restarts.Query`.
 
     Args:
         job: The job.
@@ -53,6 +53,7 @@ class LocalQuery:
         self._watch = watch
 
     def live(self, begin: Begin, size: BatchSize | None) -> Exception | None:
+        """See `restarts.Query`."""
         failed = None
         try:
             with self._watch() as ends:
@@ -83,6 +84,7 @@ class LocalQuery:
             plan = planner.next(ticks.left_s) if self._is_due(pace, ticks) else None
             if plan is not None:
                 pace.begin(is_behind=planner.is_behind)
+                # It returns once the batch is staged; `Finisher` releases its rows.
                 staged = self._engine.run_batch(plan.batch_id)
                 log.commit()
                 if staged is not None and staged.run is not None:

@@ -39,6 +39,8 @@ if TYPE_CHECKING:
 
 
 class Source(Protocol):
+    """What reads the rows of batches: see `KafkaSource`."""
+
     def read_ahead(self, spans: Spans, partitions: int) -> Spans | None:
         """Read ranges that are not planned yet, and keep their rows until they are staged.
 

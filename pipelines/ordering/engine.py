@@ -3,7 +3,7 @@
 1. **Stage.** The batch's rows are written as one Parquet run, sorted by event time; those behind
    the frontier and those without a usable event time are in it too, so that a repeat needs no more.
 2. **Advance.** The clocks take in what the batch showed, and the new frontier is logged with the
-   run. Spark then commits the batch, and the next may be staged.
+   run. The runner then commits the batch, and the next may be staged.
 3. **Decide**, once the step before is done. Rows behind the frontier are judged by how far their
    keys have been released, duplicates are found, and what is decided is logged.
 4. **Release.** The rows of the runs up to the frontier go to the output topic in order, rescued
@@ -11,19 +11,19 @@
 
 What a crash leaves, and what the restart does with it:
 
-- before a step is logged as staged: files that no document names. Spark repeats the batch, and it
-  writes others.
+- before a step is logged as staged: files that no document names. The runner repeats the batch,
+  and it writes others.
 - after it, before the done mark: the next life finishes the step from its files before it starts
   the query; where the step was decided, what was decided is read back, and the same rows go out in
-  the same order, under the same sequences. What is out already is left out. If Spark repeats the
-  batch, there is nothing to do.
+  the same order, under the same sequences. What is out already is left out. If the runner repeats
+  the batch, there is nothing to do.
 
 A file that the newest entry does not name is deleted once that entry is written. Files of steps
 that are staged after it stay.
 
-Spark's own checkpoint is checked against the log. A batch that is repeated must end where the log
-says it ended, and the input topics must have the ids of those that were read. If not, the job stops
-with an error that says so, and `JobInput.reset` is the way to go on.
+The runner's part of the checkpoint is checked against the log. A batch that is repeated must end
+where the log says it ended, and the input topics must have the ids of those that were read. If not,
+the job stops with an error that says so, and `JobInput.reset` is the way to go on.
 """
 
 from __future__ import annotations
@@ -54,9 +54,9 @@ if TYPE_CHECKING:
 class ReorderEngine:
     """Takes the rows of each micro-batch to the output topics: stages, decides, releases.
 
-    Steps are staged one at a time under `_lock`: by Spark's stream thread for batches, by the
-    driver's loop for ticks. The thread of `Finisher` finishes batches. Everything else waits until
-    that thread has nothing to do.
+    Steps are staged one at a time under `_lock`: batches by the query's thread, ticks by the
+    thread that calls `Ticks`. The thread of `Finisher` finishes batches. Everything else waits
+    until that thread has nothing to do.
     """
 
     def __init__(
@@ -148,8 +148,9 @@ class ReorderEngine:
         return self._job.source.read_ahead(spans, self._partitions)
 
     def run_batch(self, batch_id: int) -> StagedStep | None:
-        """Stage one micro-batch, new or repeated; to be called by `foreachBatch`.
+        """Stage one micro-batch, new or repeated; to be called by the runner's query.
 
+        Its ranges come from `checkpoint.spark.planned_offsets`, whichever runner planned them.
         Returns once it is logged, with what it staged: None where it was staged before. The rest
         follows, in the order of steps, while the next is read.
         """
@@ -175,8 +176,8 @@ class ReorderEngine:
     def tick(self) -> bool:
         """Release what has become due without new rows; whether anything was.
 
-        Spark runs no batch without new rows, so without ticks a topic that falls silent would keep
-        its last rows for ever. While a batch runs there is no need for one.
+        A runner plans no batch without new rows. So without ticks a topic that falls silent would
+        keep its last rows for ever. While a batch runs there is no need for one.
         """
         if not self._lock.acquire(blocking=False):
             return False
@@ -218,7 +219,7 @@ class ReorderEngine:
             self._finisher.close()
 
     def is_settled(self) -> bool:
-        """Tell whether Spark has committed the last batch, so that it will not repeat it."""
+        """Tell whether the runner has committed the last batch, so that it will not be repeated."""
         with self._lock:
             return self._log.head is None or self._log.settled() is not None
 

@@ -1,8 +1,8 @@
 """The thread that finishes staged steps while the next batch is read and staged.
 
 While the rows of a step go out, or its bolts wait, the next batch is read and staged. A staged step
-is on disk: if the driver dies, its next life finishes the step, though Spark never gives its rows
-again. So a batch costs Spark no more than its staging.
+is on disk: if the driver dies, its next life finishes the step, though the runner never gives its
+rows again. So a batch costs the runner no more than its staging.
 """
 
 from __future__ import annotations

@@ -183,10 +183,12 @@ class SortedRuns:
 
 @dataclass(frozen=True, slots=True)
 class Staged:
-    # counts of its rows; those behind the frontier count as late until they are judged
+    """What staging saw of a batch."""
+
+    # counts of its rows; those older than the frontier count as late until judged
     totals: Totals
     run: Run
-    first_behind_ms: int  # smallest event time of the rows behind the frontier, if there are any
+    first_behind_ms: int  # smallest event time of the rows older than the frontier, if any
     # greatest usable event time of each source partition, late rows included
     max_event_time_ms: Mapping[SourcePartition, int | None]
     # how late the rows of each source partition were, if delays are learned

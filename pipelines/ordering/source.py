@@ -1,8 +1,8 @@
 """The rows of a job, by our own reader: small batches in the driver, large ones in tasks.
 
 Who plans a batch says which offsets it has. These ranges go to tasks as data. A task reads its own
-from the brokers, by the settings that the driver has, and writes a part of the run. So Spark plans,
-logs and commits a batch, and never runs its DataFrame.
+from the brokers, by the settings that the driver has, and writes a part of the run. So a runner
+plans, logs and commits a batch. Spark never runs its DataFrame.
 """
 
 from __future__ import annotations

@@ -229,14 +229,14 @@ class Steps:
         self.finish_step(staged)
 
     def finish_all(self) -> None:
-        """Finish the logged step, and the staged steps behind it."""
+        """Finish the step that is decided and those that are staged after it."""
         if not self._log.is_entry_done:
             self.finish_step()
         for staged in self._log.staged:
             self.finish_step(staged)
 
     def finish_step(self, staged: StagedStep | None = None) -> None:
-        """Finish the first step that is not done: one that is staged, else the one that is logged.
+        """Finish the first step that is not done: one that is staged, else the one that is decided.
 
         It decides, processes, writes, accounts, marks as done, acknowledges and calls `on_done`.
         """

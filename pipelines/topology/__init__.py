@@ -1,4 +1,4 @@
-"""A topology in Spark's tasks, behind the reorder stage of each step.
+"""A topology in the tasks of a job, behind the reorder stage of each step.
 
 Called by `ordering`'s engine and by the process script.
 """

@@ -79,7 +79,7 @@ class Accumulator:
         on_due: Callable[[], None],
         clock: StampClock,
         on_given_up: OnGivenUp | None = None,
-        on_failure: OnSendFailure | None = None,
+        on_send_failure: OnSendFailure | None = None,
         unheard: Unheard | None = None,
         journal_event_bytes: int | None = None,
     ) -> None:
@@ -90,6 +90,7 @@ class Accumulator:
         self.cutter = BatchCutter(
             loop, settings.linger.total_seconds(), self.outstanding, on_due, next_event - 1
         )
+        # `RoundMaker` sets it at each cut; None without a journal
         self.keeper: Callable[[], Awaitable[object]] | None = None
         self._settings = settings
         self._id_prefix = producer_name.encode("ascii") + b":"
@@ -97,7 +98,7 @@ class Accumulator:
         self._clock = clock
         self._random = random
         self._on_given_up = on_given_up
-        self.unawaited = Unawaited(loop, on_failure)
+        self.unawaited = Unawaited(loop, on_send_failure)
         self._unheard = unheard
         self._journal_event_bytes = journal_event_bytes
         self._bulk = BulkAcceptor(
@@ -424,7 +425,10 @@ def _refusal(error: Exception) -> NotPersisted:
 
 
 class BatchCutter:
-    """Open and seal batches, say when a cut is due, and make it."""
+    """Open and seal batches, say when a cut is due, and make it.
+
+    `on_due` wakes `RoundMaker.run`, which calls `Accumulator.cut`.
+    """
 
     def __init__(
         self,
@@ -436,6 +440,7 @@ class BatchCutter:
     ) -> None:
         self.number = 0
         self.last_event = last_event
+        # partitions whose batches the next cut takes, full or not
         self.filled: dict[PartitionQueue, None] = {}
         self.is_full = False
         self.is_ripe = False

@@ -58,7 +58,7 @@ class Round:
     # source positions that cover its events
     positions: list[SourcePosition] = field(default_factory=list)
     frames: list[Frame] = field(default_factory=list)  # what is appended before the batches
-    # the batches with numbers that the journal does not hold yet
+    # those with numbers that the journal does not hold: of `fresh`, by `RoundWriter._fill`
     batches: list[SlotStamp] = field(default_factory=list)
     # batches that it holds, and will hold under other numbers
     restamped: list[SlotStamp] = field(default_factory=list)

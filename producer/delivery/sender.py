@@ -141,7 +141,7 @@ class Sender:
                 written = 0
                 while batches := self._next_batches():
                     self._write(batches)
-                    written += sum(len(batch.data) for batch in batches)
+                    written += sum(len(sent.data) for sent in batches)
                     if written >= _TURN_BYTES:
                         written = 0
                         await asyncio.sleep(0)
@@ -159,9 +159,9 @@ class Sender:
         for queue in self._queues.take_woken():
             if self._wire.is_unauthorized(queue.topic) and not queue.is_empty:
                 self._bar(queue, FORBIDDEN_TOPIC)
-            batch = self._next_of(queue, now_s)
-            if batch is not None:
-                batches.append(batch)
+            sent = self._next_of(queue, now_s)
+            if sent is not None:
+                batches.append(sent)
                 self._queues.wake(queue)  # there may be more
         return batches
 
@@ -241,32 +241,32 @@ class Sender:
 
     def _write(self, batches: list[Stamped]) -> None:
         by_node: dict[int, list[Stamped]] = {}
-        for batch in batches:
-            by_node.setdefault(batch.node, []).append(batch)
+        for sent in batches:
+            by_node.setdefault(sent.node, []).append(sent)
         for node, all_of_node in by_node.items():
             request: list[Stamped] = []
             size = 0
-            for batch in all_of_node:
-                if request and size + len(batch.data) > _MAX_REQUEST_BYTES:
+            for sent in all_of_node:
+                if request and size + len(sent.data) > _MAX_REQUEST_BYTES:
                     self._write_request(node, request)
                     request, size = [], 0
-                request.append(batch)
-                size += len(batch.data)
+                request.append(sent)
+                size += len(sent.data)
             self._write_request(node, request)
 
     def _write_request(self, node: int, batches: list[Stamped]) -> None:
         topics: dict[str, list[tuple[int, bytes]]] = {}
-        for batch in batches:
-            topics.setdefault(batch.queue.topic, []).append((batch.queue.partition, batch.data))
+        for sent in batches:
+            topics.setdefault(sent.queue.topic, []).append((sent.queue.partition, sent.data))
             self._counters.batches_sent += 1
-            self._counters.batches_retried += batch.slot.attempts > 1
-            self._counters.bytes_sent += len(batch.data)
+            self._counters.batches_retried += sent.slot.attempts > 1
+            self._counters.bytes_sent += len(sent.data)
         self._counters.requests += 1
         try:
             answers = self._wire.produce(node, list(topics.items()))
         except BrokerError as error:
             refused = Meaning(str(error), Answer.RETRIABLE)
-            self._take_answers([(batch, refused, _NO_ANSWER) for batch in batches])
+            self._take_answers([(sent, refused, _NO_ANSWER) for sent in batches])
             return
         exchange = self._loop.create_task(self._exchange(node, batches, answers))
         self._exchanges.add(exchange)
@@ -283,31 +283,31 @@ class Sender:
             answered = await answers
         except OutcomeUnknownError as error:
             trouble = Meaning(f"broker {node}: {error}", Answer.UNKNOWN, stale_metadata=True)
-            self._take_answers([(batch, trouble, _NO_ANSWER) for batch in batches])
+            self._take_answers([(sent, trouble, _NO_ANSWER) for sent in batches])
             return
         meanings: list[tuple[Stamped, Meaning, PartitionAnswer]] = []
-        for batch in batches:
-            answer = answered.get((batch.queue.topic, batch.queue.partition))
+        for sent in batches:
+            answer = answered.get((sent.queue.topic, sent.queue.partition))
             if answer is None:
                 left_out = Meaning("the answer left it out", Answer.UNKNOWN)
-                meanings.append((batch, left_out, _NO_ANSWER))
+                meanings.append((sent, left_out, _NO_ANSWER))
             else:
-                meanings.append((batch, meaning_of(answer.code), answer))
+                meanings.append((sent, meaning_of(answer.code), answer))
         self._take_answers(meanings)
 
     def _take_answers(self, answers: list[tuple[Stamped, Meaning, PartitionAnswer]]) -> None:
         """Take the answers of one request, all of them, even if one of them raises."""
         errors = []
-        for batch, meaning, answer in answers:
+        for sent, meaning, answer in answers:
             try:
-                self._take_answer(batch, meaning, answer)
+                self._take_answer(sent, meaning, answer)
             except Exception as error:  # noqa: BLE001 - the producer fails, once all are taken
                 errors.append(error)
         if errors:
             raise errors[0]
 
-    def _take_answer(self, batch: Stamped, meaning: Meaning, answer: PartitionAnswer) -> None:
-        queue, slot = batch.queue, batch.slot
+    def _take_answer(self, sent: Stamped, meaning: Meaning, answer: PartitionAnswer) -> None:
+        queue, slot = sent.queue, sent.slot
         if slot not in queue.sequencer.slots:
             return  # the producer was closed, and its events are completed
         is_head = slot is queue.sequencer.slots[0]
@@ -333,11 +333,11 @@ class Sender:
         if meaning.answer is Answer.UNFIT:
             self._on_failure(FatalError(f"topic {queue.topic}: {meaning.name}"))
         elif verdict in (Verdict.REFUSED, Verdict.LOST):
-            self._drop(batch, verdict, meaning.name)
+            self._drop(sent, verdict, meaning.name)
         elif verdict is Verdict.SPLIT:
-            self._split(batch, meaning.name)
+            self._split(sent, meaning.name)
         else:
-            self._try_again(batch, meaning, is_head=is_head)
+            self._try_again(sent, meaning, is_head=is_head)
 
     def _judged(self, queue: SendQueue, slot: Slot[Batch], meaning: Meaning) -> Meaning:
         """Return what an answer means, where that depends on the batch, or on earlier answers.

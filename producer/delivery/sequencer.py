@@ -38,7 +38,7 @@ The words:
 
 ::
 
-    new --admit--> backlog --window--> WAITING --PERSISTED, DUPLICATE--> settled
+    new --admit--> backlog --window--> IN_FLIGHT --PERSISTED, DUPLICATE--> settled
                   |   ^
      RETRIABLE,   v   | next_to_send
      FORBIDDEN,   READY --(stranded)--> renew() --> READY, renumbered
@@ -70,7 +70,7 @@ class State(enum.Enum):
 
     READY = enum.auto()
     """To be sent, for the first time or again."""
-    WAITING = enum.auto()
+    IN_FLIGHT = enum.auto()
     """Sent, and not answered yet."""
 
 
@@ -355,7 +355,7 @@ class Sequencer(NumberedSlots[BatchT]):
             self._gap is None
             and not self._leading.is_provisional
             and len(self.slots) < self.limit
-            and all(slot.state is State.WAITING for slot in self.slots)
+            and all(slot.state is State.IN_FLIGHT for slot in self.slots)
         )
 
     @property
@@ -387,7 +387,7 @@ class Sequencer(NumberedSlots[BatchT]):
         assert slot is self.next_to_send()
         if self.backlog and slot is self.backlog[0]:
             self.slots.append(self.backlog.popleft())
-        slot.state = State.WAITING
+        slot.state = State.IN_FLIGHT
         slot.attempts += 1
         if slot.possibly_appended:
             slot.doubt = Doubt.POSSIBLE
@@ -395,7 +395,7 @@ class Sequencer(NumberedSlots[BatchT]):
 
     def on_answer(self, slot: Slot[BatchT], answer: Answer) -> Verdict:
         """Take the answer to a slot's last attempt."""
-        assert slot.state is State.WAITING
+        assert slot.state is State.IN_FLIGHT
         index = self.slots.index(slot)
         slot.state = State.READY
         step = _TABLE[answer, slot.sent_as_head]

@@ -1,8 +1,9 @@
 """The end of every batch: outcomes for its events, counts, and memory given back.
 
-`on_given_up` and `on_failure` get whole events. If the bytes of a batch are only in the journal,
-they are read back for that. While too many files are open, they cannot be read. Then the batch
-stays where it is, so that nothing overtakes it, and is given up as soon as it can be read.
+`on_given_up` and the user's `on_failure` (by `Unawaited`) get whole events. If the bytes of a
+batch are only in the journal, they are read back for that. While too many files are open, they
+cannot be read. Then the batch stays where it is, so that nothing overtakes it. It is given up as
+soon as it can be read.
 """
 
 from __future__ import annotations
@@ -214,7 +215,7 @@ class Settlement:
         """Give up everything of a partition, and keep nothing of it: the partition is gone."""
         failed: list[tuple[Batch, NotPersisted | PossiblyPersisted]] = []
         for slot in queue.sequencer:
-            if slot.state is State.WAITING or slot.possibly_appended:
+            if slot.state is State.IN_FLIGHT or slot.possibly_appended:
                 sent = PossiblyPersisted(f"{reason} before it was answered")
                 failed.append((slot.batch, sent))
             else:
@@ -248,7 +249,7 @@ class Settlement:
             batch = slot.batch
             if batch.is_kept:
                 self._leave(batch, f"{reason} before it was answered")
-            elif slot.state is State.WAITING or slot.possibly_appended:
+            elif slot.state is State.IN_FLIGHT or slot.possibly_appended:
                 self._forget(batch, PossiblyPersisted(f"{reason} before it was answered"))
             else:
                 self._forget(batch, NotPersisted(f"{reason} before it was accepted"))

@@ -15,7 +15,7 @@ from sequitur.consumer.subscription import acked_ranges
 from sequitur.consumer.subscription.acked_ranges import AckedRanges
 from sequitur.consumer.subscription.codec import decode_cursor, encode_cursor
 from sequitur.consumer.subscription.cursor import LARGEST_OFFSET, Cursor, CursorIdentity
-from sequitur.consumer.subscription.stored_pieces import METADATA_LIMIT, in_metadata, read_stored
+from sequitur.consumer.subscription.stored_pieces import METADATA_LIMIT, pieces_of, read_stored
 from sequitur.errors import (
     AckBeyondEndError,
     CursorDamagedError,
@@ -278,7 +278,7 @@ def test_pieces_are_read_as_they_were_written(
     cursor: Cursor, generation: int, limit: int, chunk_bytes: int, data: st.DataObject
 ) -> None:
     """In any order of the chunks; the metadata keeps to its limit."""
-    pieces = in_metadata(cursor, generation=generation, limit=limit, chunk_bytes=chunk_bytes)
+    pieces = pieces_of(cursor, generation=generation, limit=limit, chunk_bytes=chunk_bytes)
     assert len(pieces.metadata) <= limit
     values = data.draw(st.permutations([chunk.value for chunk in pieces.chunks]))
     stored = read_stored(pieces.metadata, values, cursor.identity, offset=pieces.offset)
@@ -320,7 +320,7 @@ def _keeps_the_header(wrong: bytes, written: bytes) -> bool:
 @settings(max_examples=examples(5))
 def test_changed_pieces_are_never_read(cursor: Cursor, data: st.DataObject) -> None:
     """A character of the metadata, a byte of a chunk, a chunk left out or doubled."""
-    pieces = in_metadata(cursor, generation=3, limit=data.draw(st.sampled_from([250, 4096])))
+    pieces = pieces_of(cursor, generation=3, limit=data.draw(st.sampled_from([250, 4096])))
     text, values = pieces.metadata, [chunk.value for chunk in pieces.chunks]
     kinds = ["metadata", "chunk", "left out", "doubled"] if values else ["metadata"]
     how = data.draw(st.sampled_from(kinds))

@@ -38,7 +38,7 @@ from sequitur.consumer.subscription.policies import (
 )
 from sequitur.consumer.subscription.redeliveries import Redeliveries, RedeliverySpan
 from sequitur.consumer.subscription.registry import Registry, SubscriptionRecord, SubscriptionType
-from sequitur.consumer.subscription.stored_pieces import in_metadata, read_stored
+from sequitur.consumer.subscription.stored_pieces import pieces_of, read_stored
 from sequitur.consumer.subscription.stored_records import (
     cursor_key,
     cursor_of_key,
@@ -295,8 +295,8 @@ def _subscriptions(random: Random) -> Iterator[Form]:
         lambda data: _told(decode_cursor(data, identity)),
         is_packed=True,
     )
-    whole = in_metadata(cursor, **more)
-    chunked = in_metadata(cursor, **more, limit=200, chunk_bytes=300)
+    whole = pieces_of(cursor, **more)
+    chunked = pieces_of(cursor, **more, limit=200, chunk_bytes=300)
     for name, pieces in (("whole", whole), ("chunks", chunked)):
         yield Form(
             f"pieces of a cursor, {name}",

@@ -1,4 +1,4 @@
 """Runs the tasks of one process: tuples to bolts, emissions to tasks, calls side by side.
 
-Called by the Spark tasks of `pipelines.topology` and by the tester.
+Called by `step.tasks`.
 """

@@ -1,4 +1,12 @@
-"""The executor: the bolt tasks of one process, and the tuples between them."""
+"""The executor: the bolt tasks of one process, and the tuples between them.
+
+`step.tasks` feeds it events, or gives it tuples that other processes sent, one at a time. Each is
+followed through all bolts here before the next one. So what a task sees is in order, and the tree
+of a chain that stays in the process is done before the next begins. Clock and random numbers are
+arguments.
+
+`BoltTasks` takes bolts from `prepare` to `cleanup`. `Wiring` says who gets what they emit.
+"""
 
 from __future__ import annotations
 
@@ -405,6 +413,7 @@ class Executor:
             self._from_spout.emit(root, values)
         self.drain()
         trees.end()
+        # `Root.is_done`, inline
         is_done = root.value == 0 and root.failure is None and not root.is_held
         if (
             is_done
@@ -412,7 +421,7 @@ class Executor:
             and self._is_whole
             and self._open.is_empty
         ):
-            self._acked += 1
+            self._acked += 1  # the tree is done
             return
         self._open.add(root, root.event)
         if self._open.is_full:

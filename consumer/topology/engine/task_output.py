@@ -1,4 +1,4 @@
-"""What tasks and the spout emit, and the environment that the tasks of one executor share."""
+"""What bolts and the spout emit, and what the tasks of one executor share."""
 
 from __future__ import annotations
 
@@ -61,6 +61,7 @@ class TaskOutput:
     """Emits a task's tuples: to tasks here, to tasks elsewhere and to outputs."""
 
     def __init__(self, environment: Environment, context: TopologyContext) -> None:
+        # the short way of `emit`, set by `connect`; None: only the long way
         self.emit_one: Callable[[tuple[Any, ...], TrackedTuple], None] | None = None
         self.width = -1
         self.held: deque[Callable[[], Any]] | None = None  # where what is emitted waits

@@ -113,12 +113,7 @@ def multi_anchored(
 
 
 class TreeTracker:
-    """Fails trees, and holds back events behind those that failed.
-
-    A tree fails once, by the first failure that is reported. Its late acks are counted. Under
-    `ordering = "key"` an event that will be tried again blocks its key: bolts get no later tuples
-    of that key, and their events are held.
-    """
+    """Acks and fails trees, and holds back events behind those that failed."""
 
     __slots__ = (
         "_keeps_order", "_policy", "blocked", "current", "event", "late_acks",

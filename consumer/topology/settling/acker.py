@@ -7,6 +7,9 @@ twice the value is 0. It is 0 by chance with a probability of 2**-64 a step
 beside the value, and stays. A root is known once it is initialised; messages that came for it
 before that count as well.
 
+Only a topology of several stages has ackers. With one stage, `Executor.feed` and `OpenTrees` see
+`Root.value` reach 0.
+
 Messages come as columns. Each acker task has the roots that `acker_of` assigns to it.
 """
 

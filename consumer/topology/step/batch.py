@@ -1,9 +1,9 @@
 """What the tasks of a step share, whoever runs them.
 
-A step gives events to a topology. In a job it runs in Spark's tasks, in a tester in the process of
-the test. Both run the same tasks (`step.tasks`, `step.verdicts`) in the same order (`step.run`).
-They differ only in their `StepBatch`: how tasks leave what others read, which clock they read, and
-which random numbers they draw. A *handle* names what a task leaves. Only the batch reads it.
+A step gives events to a topology. In a job it runs in tasks, in a tester in the process of the
+test. Both run the same tasks (`step.tasks`, `step.verdicts`) in the same order (`step.run`).
+They differ in their `StepBatch` alone: how tasks leave what others read, which clock they read, and
+whose random numbers they draw. What a task leaves is named by a *handle*, read by the batch alone.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What the ackers' verdicts mean for each event, where a topology runs in several stages."""
+"""What becomes of events that are not done; `decide` makes verdicts of what ackers tell."""
 
 from __future__ import annotations
 

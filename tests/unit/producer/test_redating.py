@@ -272,7 +272,7 @@ async def test_what_may_be_in_the_log_keeps_its_timestamp_until_the_broker_was_a
             (State.READY, Doubt.NONE, False),
             (State.READY, Doubt.POSSIBLE, False),
             (State.READY, Doubt.ASKED, False),
-            (State.WAITING, Doubt.NONE, False),
+            (State.IN_FLIGHT, Doubt.NONE, False),
             (State.READY, Doubt.NONE, True),
         ]
     ):

@@ -12,8 +12,8 @@ from sequitur.consumer.subscription.stored_pieces import (
     METADATA_LIMIT,
     StoredPieces,
     chunk_key,
-    in_metadata,
     is_chunk_of,
+    pieces_of,
     read_pointer,
     read_stored,
 )
@@ -44,7 +44,7 @@ def _cursor(holes: int, identity: CursorIdentity = IDENTITY) -> Cursor:
 def _pieces(
     holes: int = 600, generation: int = 7, identity: CursorIdentity = IDENTITY
 ) -> StoredPieces:
-    return in_metadata(_cursor(holes, identity), generation=generation, limit=200, chunk_bytes=300)
+    return pieces_of(_cursor(holes, identity), generation=generation, limit=200, chunk_bytes=300)
 
 
 def _values(pieces: StoredPieces) -> list[bytes]:
@@ -54,7 +54,7 @@ def _values(pieces: StoredPieces) -> list[bytes]:
 def test_a_small_cursor_stands_in_the_metadata() -> None:
     """With its generation and what the caller stored with it; the offset is the cursor's."""
     cursor = _cursor(50)
-    pieces = in_metadata(cursor, generation=3, carried=b"frontier")
+    pieces = pieces_of(cursor, generation=3, carried=b"frontier")
     assert (pieces.offset, pieces.chunks) == (0, ())
     assert len(pieces.metadata) <= METADATA_LIMIT
     assert pieces.metadata.isascii()
@@ -67,7 +67,7 @@ def test_a_small_cursor_stands_in_the_metadata() -> None:
 def test_a_large_cursor_stands_in_chunks() -> None:
     """In any order they are one cursor; the metadata names them."""
     cursor = _cursor(600)
-    pieces = in_metadata(cursor, generation=7, carried=b"x", limit=200, chunk_bytes=300)
+    pieces = pieces_of(cursor, generation=7, carried=b"x", limit=200, chunk_bytes=300)
     pointer = read_pointer(pieces.metadata)
     assert pointer is not None
     assert pieces.offset == 0
@@ -82,16 +82,16 @@ def test_a_large_cursor_stands_in_chunks() -> None:
 def test_the_limit_is_what_fits() -> None:
     """A text as long as the limit stands in the metadata, one that is longer does not."""
     cursor = _cursor(600)
-    length = len(in_metadata(cursor, generation=1, limit=1 << 20).metadata)
-    assert in_metadata(cursor, generation=1, limit=length).chunks == ()
-    assert len(in_metadata(cursor, generation=1, limit=length - 1).chunks) == 1
+    length = len(pieces_of(cursor, generation=1, limit=1 << 20).metadata)
+    assert pieces_of(cursor, generation=1, limit=length).chunks == ()
+    assert len(pieces_of(cursor, generation=1, limit=length - 1).chunks) == 1
 
 
 @pytest.mark.parametrize("holes", [10, 100, 300, 1000, 3000, 100_000])
 def test_the_metadata_never_exceeds_the_limit(holes: int) -> None:
     """However many ranges there are, and all of them come back."""
     cursor = _cursor(holes)
-    pieces = in_metadata(cursor, generation=1)
+    pieces = pieces_of(cursor, generation=1)
     assert len(pieces.metadata) <= METADATA_LIMIT
     stored = read_stored(pieces.metadata, _values(pieces), IDENTITY, offset=0)
     assert stored.cursor.acked_range_count == holes
@@ -145,28 +145,28 @@ def test_two_writers_of_a_generation_are_refused(mixed: int) -> None:
     pieces = _pieces()
     cursor = _cursor(600)
     cursor.ack(500 * 2000 - 1, end=END)
-    values = _values(in_metadata(cursor, generation=7, limit=200, chunk_bytes=300))
+    values = _values(pieces_of(cursor, generation=7, limit=200, chunk_bytes=300))
     given = values[:mixed] + _values(pieces)[mixed:]
     with pytest.raises(CursorChunksError):
         read_stored(pieces.metadata, given, IDENTITY, offset=0)
 
 
 def test_chunks_beside_a_whole_cursor_are_refused() -> None:
-    text = in_metadata(_cursor(3), generation=1).metadata
+    text = pieces_of(_cursor(3), generation=1).metadata
     with pytest.raises(CursorChunksError, match="has none"):
         read_stored(text, _values(_pieces()), IDENTITY, offset=0)
 
 
 @pytest.mark.parametrize("limit", [200, METADATA_LIMIT])
 def test_another_cursor_is_refused(limit: int) -> None:
-    pieces = in_metadata(_cursor(100, OTHER), generation=1, limit=limit)
+    pieces = pieces_of(_cursor(100, OTHER), generation=1, limit=limit)
     with pytest.raises(ForeignCursorError, match=r"orders-4, .* orders-3"):
         read_stored(pieces.metadata, _values(pieces), IDENTITY, offset=0)
 
 
 def test_an_offset_that_somebody_else_committed_is_refused() -> None:
     """The metadata beside it says otherwise."""
-    pieces = in_metadata(_cursor(3), generation=1)
+    pieces = pieces_of(_cursor(3), generation=1)
     with pytest.raises(CursorDamagedError, match=r"the offset 9 is committed, .* at 0"):
         read_stored(pieces.metadata, [], IDENTITY, offset=9)
 
@@ -174,7 +174,7 @@ def test_an_offset_that_somebody_else_committed_is_refused() -> None:
 @pytest.mark.parametrize("limit", [200, METADATA_LIMIT])
 def test_every_changed_character_is_refused(limit: int) -> None:
     """Of a pointer, and of a whole cursor: changed, left out, doubled, cut off, added."""
-    pieces = in_metadata(_cursor(60 if limit > 200 else 600), generation=7, limit=limit)
+    pieces = pieces_of(_cursor(60 if limit > 200 else 600), generation=7, limit=limit)
     text, values = pieces.metadata, _values(pieces)
     assert bool(values) == (limit == 200)
     changed = {text[:at] for at in range(len(text))} | {f"{text}{more}" for more in "\n A=\0"}
@@ -226,7 +226,7 @@ def test_a_newer_format_is_refused_by_name() -> None:
 def test_what_cannot_be_written_is_a_mistake(generation: int, limit: int, chunk_bytes: int) -> None:
     """A generation of more than 64 bits, no room for a pointer, chunks of nothing."""
     with pytest.raises(ValueError, match=r"64 bits|characters|hold nothing") as caught:
-        in_metadata(_cursor(600), generation=generation, limit=limit, chunk_bytes=chunk_bytes)
+        pieces_of(_cursor(600), generation=generation, limit=limit, chunk_bytes=chunk_bytes)
     assert not isinstance(caught.value, CursorError | StateFormatError)
 
 
