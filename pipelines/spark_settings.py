@@ -1,8 +1,8 @@
-"""What the user has told Spark by its own ways: `spark-defaults.conf`, and lists of jars.
+"""The user's settings in Spark's own places: `spark-defaults.conf`, and lists of jars.
 
 The command line wins over `spark-defaults.conf`, and that wins over what this project prefers.
-Options that are given when a JVM starts win over the file, so whoever adds an option of ours to a
-start has to know what stands in it.
+Options that are given when a JVM starts win over the file. Code that adds an option to a start
+therefore has to read the file first.
 """
 
 from __future__ import annotations

@@ -169,7 +169,7 @@ class Step:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StagedStep(Step):
-    """A step whose rows are staged, and of which nothing else is decided.
+    """A step whose rows are staged and for which nothing else is decided.
 
     The driver that creates its document takes the step's number: of two drivers one stops here.
     Rows behind the frontier count as late.

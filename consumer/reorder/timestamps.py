@@ -44,8 +44,8 @@ MOST_AHEAD_MS: Final = 5 * 60_000
 def now_of_step(clock_ms: int, before_ms: int) -> int:
     """Return a step's time: no earlier than that of the step before, unless that is far ahead.
 
-    A now far ahead is of a clock that was wrong. Brokers refuse what is too far ahead of their own
-    clock, so to wait until ours has caught up would stop the job for as long.
+    If the previous step's time is far ahead, that step ran on a wrong clock. Brokers refuse
+    timestamps far ahead of their own clock, so the job does not wait until its clock catches up.
 
     Args:
         clock_ms: What the machine's clock says; epoch ms.

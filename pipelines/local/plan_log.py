@@ -66,7 +66,7 @@ class Plan:
 
 
 class PlanLog:
-    """The plans and commits of one query of Spark's, of which one owner writes.
+    """The plans and commits of one Spark query; only one owner writes them.
 
     Args:
         storage: The checkpoint.

@@ -1,4 +1,4 @@
-"""Tasks of bolts in a transactional topology: what they do otherwise than all others."""
+"""Runners of bolts in a transactional topology: what they do differently from other runners."""
 
 from __future__ import annotations
 
@@ -48,9 +48,9 @@ if TYPE_CHECKING:
 
 
 _PARTS: Final = 4
-"""A copy is taken after a quarter of all tuples, or a sixteenth of those for each failure."""
+"""A copy is taken after a quarter of all tuples. Failures make that a smaller share."""
 _BYTES_EACH: Final = 1 << 14
-"""At most so many are pickled for a tuple: what grows with a batch is not copied each time."""
+"""At most so many bytes are pickled for each tuple: a bolt that grows is copied less often."""
 _MOST: Final = 1 << 12  # after so many tuples, given or emitted, a copy is taken at the latest
 _MOST_OF_A_CALL: Final = 1 << 16
 """At most so many emitted tuples wait for the next copy: a call that emits more is not undone."""
@@ -61,10 +61,10 @@ _OWN_WAYS: Final = ("__getstate__", "__reduce__", "__reduce_ex__", "__setstate__
 
 @functools.lru_cache(maxsize=4_096)
 def _is_copied_whole(kind: type) -> bool:
-    """Tell whether pickling an object of a class surely copies all that it has.
+    """Return whether pickling an object of a class surely copies all that it has.
 
-    Who says how its objects are pickled may leave something out: a client or a buffer comes back
-    empty. Those of the standard library and of NumPy do not.
+    A class that says how its objects are pickled may leave something out: a client or a buffer
+    comes back empty. Classes of the standard library and of NumPy leave nothing out.
     """
     if _is_known(kind.__module__) or isinstance(kind, EnumType):
         return True
@@ -95,11 +95,11 @@ def _is_whole(one: Any) -> bool:
 
 
 class BoltCopies:
-    """The newest copy of a bolt, the tuples that it was given since, and what it emitted for them.
+    """The newest copy of a bolt, the tuples that it got since, and what it emitted for them.
 
     Readers get what the bolt has emitted when its next copy is taken. Until then its calls can be
-    undone. ADR 39 says when a copy is taken. A bolt has none if it holds something of
-    which a copy may not be whole.
+    undone. ADR 39 says when a copy is taken. A bolt has no copy if it holds an object whose copy
+    may not be whole.
     """
 
     def __init__(self, bolt: BaseBolt, shared: Sequence[Any]) -> None:
@@ -220,9 +220,13 @@ class _InTransaction(Runner):
     def _repeats(self, given: TrackedTuple) -> int:
         """Return how often a call is repeated that raises.
 
-        None is whose failure costs its event an attempt, and nothing else. The others are those of
-        a bolt that runs again, most of which have passed before; of the commit phase; and of what
-        belongs to the batch. Without that, what fails by chance fails each try at a large batch.
+        A call is not repeated if its failure only costs its event an attempt. These are repeated:
+
+        - calls of a bolt that runs again, most of which have passed before
+        - calls in the commit phase
+        - calls for what belongs to the batch, and not to an event
+
+        Otherwise an error by chance would fail each try at a large batch.
         """
         transaction = self._transaction
         is_dear = (
@@ -290,8 +294,9 @@ class _InTransaction(Runner):
 class TransactionRunner(_InTransaction):
     """Runs a task of a bolt, one call at a time.
 
-    A bolt that keeps something of its batch goes on as if it had not been given a tuple that fails
-    in it, where it can be copied. One with a snapshot is copied only where it runs again.
+    If a tuple fails in a bolt that keeps something of its batch, the bolt goes on as if it had
+    never got the tuple. That takes a bolt that can be copied. A bolt with a snapshot is copied only
+    if it runs again.
     """
 
     def __init__(self, environment: Environment, context: Any, bolt: BaseBolt) -> None:
@@ -314,7 +319,7 @@ class TransactionRunner(_InTransaction):
         self._raised.clear()
 
     def _run_once(self, given: TrackedTuple, *, is_new: bool) -> Sequence[TrackedTuple]:
-        """Call the bolt for a tuple; return the tuples that it is to be given again.
+        """Call the bolt for a tuple; return the tuples to give to it again.
 
         Args:
             given: The tuple.
@@ -397,9 +402,9 @@ class TransactionRunner(_InTransaction):
 
 
 class ConcurrentTransactionRunner(_InTransaction, ConcurrentRunner):
-    """Runs a task of such a bolt, several calls side by side.
+    """Runs a task of a bolt, several calls side by side.
 
-    None is repeated of a bolt that keeps something of its batch.
+    If the bolt keeps something of its batch, no call is repeated.
     """
 
     def run(self, given: TrackedTuple) -> None:
@@ -488,7 +493,7 @@ class BatchRunner(TransactionRunner):
         try:
             states.commit()
         except StateValueError:
-            # One database takes back what it refuses a part of; of several one may have written.
+            # One database rolls back all if it refuses a part; of several, one may have written.
             self._outcome.may_have_committed = had or states.stores > 1
             raise
 

@@ -39,10 +39,10 @@ _COMMITTED: Final = "committed"
 class SpoutBatches:
     """The batches of a spout, emitted in the order of their transactions.
 
-    Several may be emitted before the first of them is committed. If one fails, this one and all
-    behind it are emitted again, in order. A new life over the same store begins with the first
-    transaction that is not committed. It may also begin with the last one that is: whoever drives
-    it may have been killed before it took note of that commit itself.
+    Several may be emitted before the first of them is committed. If one fails, it and all later
+    ones are emitted again, in order. A new life over the same store begins with the first
+    transaction that is not committed. It may also begin with the last one that is: its driver may
+    have been killed before it took note of that commit itself.
     """
 
     def __init__(
@@ -60,8 +60,8 @@ class SpoutBatches:
         self._store = store
         self._fields = tuple(spout.fields)
         self._committed = _read_committed(store)
-        self._attempts: dict[int, int] = {}  # last emission of each in this life
-        self._next: int | None = None  # which is to be emitted; None before the first of this life
+        self._attempts: dict[int, int] = {}  # each transaction's last attempt in this life
+        self._next: int | None = None  # the next to emit; None before the first of this life
         contexts = [
             TopologyContext(
                 topology, component, task, tasks, dict(config or {}), {component: tasks}
@@ -71,7 +71,7 @@ class SpoutBatches:
         with ExitStack() as parts:
             self._source = _source(spout, store, contexts, parts)
             self._parts = parts.pop_all()
-        self._latest = max(self._source.latest, self._committed)  # that was ever begun
+        self._latest = max(self._source.latest, self._committed)  # the latest ever begun
 
     def __enter__(self) -> Self:
         return self
@@ -89,9 +89,9 @@ class SpoutBatches:
         return self._upcoming <= self._latest or self._source.is_ready()
 
     def emit(self, transaction: TransactionAttempt) -> list[list[tuple[Any, ...]]]:
-        """Emit a batch, or emit it again.
+        """Emit a batch, for the first time or again.
 
-        What a spout raises goes through. The transaction is then to be emitted next, as before.
+        What a spout raises goes through. The transaction remains the next one to emit.
         """
         transaction_id = transaction.transaction_id
         self._check_turn(transaction)
@@ -110,10 +110,11 @@ class SpoutBatches:
         return tuples
 
     def committed(self, transaction_id: int) -> None:
-        """Take note that a transaction is committed, and remove metadata of older ones.
+        """Note that a transaction is committed, and remove metadata of older ones.
 
-        Its own metadata is kept, for the next one to go on from, and that of the one before, for
-        its own repeat in a life that does not know of this commit. Once more is no error.
+        Its own metadata is kept: the next transaction begins there. That of the transaction before
+        is kept, too: a life that does not know of this commit repeats it. A second call for the
+        same transaction does nothing.
         """
         if transaction_id == self._committed:
             return
@@ -300,9 +301,10 @@ class OpaqueBatches:
     def emit(self, transaction: TransactionAttempt, collectors: Sequence[SpoutCollector]) -> None:
         """See `BatchSource.emit`.
 
-        What an earlier emission of it and of all behind it has left is removed first: else the
-        next batch would go on from there. A partition that is away now keeps its place, in writing:
-        a power cut may bring back what was removed, but not what was written over.
+        First it removes what an earlier emission of this batch and of later ones left: otherwise
+        the next batch would begin there. A partition that is away now keeps its place. Its place
+        is written again: a power cut may bring back what was removed, but not what was written
+        over.
         """
         transaction_id = transaction.transaction_id
         for state in self._partitions.all():
