@@ -94,7 +94,7 @@ class OwnedCursors(Generic[Owned]):
                 self._pass_over(where, one, stop, log)
 
     def store(self) -> None:
-        """Have the cursors written that have changed."""
+        """Write the cursors that have changed. An open subscription only asks its thread to."""
         with self._writing:  # else `state` may be that of before another write
             self._write(self.state)
 
