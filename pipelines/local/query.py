@@ -77,7 +77,7 @@ class LocalQuery:
         return False
 
     def _run_batches(self, begin: Begin, size: BatchSize | None, ends: Ends) -> None:
-        log = PlanLog.of(self._job.checkpoint, self._engine.input.source)
+        log = PlanLog.of(self._job.checkpoint, self._engine.input.plans_folder)
         read_ahead = self._engine.read_ahead
         planner = Planner(self._job, log, ends, begin, size, read_ahead=read_ahead)
         ticks = Ticks(self._job, self._engine)

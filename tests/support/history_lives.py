@@ -130,7 +130,7 @@ class FollowingTester(ReorderTester):
     def follow(self, ends: Mapping[SourcePartition, int]) -> None:
         """Run a batch that ends there."""
         engine = self._opened()
-        plans = PlanLog.of(self._checkpoint, engine.input.source)
+        plans = PlanLog.of(self._checkpoint, engine.input.plans_folder)
         if plans.newest is None:
             plans.begin(self._begins(engine))
         plans.plan(ends)
