@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
 
     from sequitur.cli.topic_reader import TopicRecord
-    from sequitur.pipelines.ordering.run import Runner
+    from sequitur.pipelines.ordering.run_job import Runner
     from sequitur.testing import ReorderedRecord
     from tests.conftest import MakeTopic
     from tests.support.broker_job import BrokerJob
