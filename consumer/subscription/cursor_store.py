@@ -285,7 +285,7 @@ class CursorOwner:
     ) -> None:
         """Store cursors and what they share. Cursors that are not named stay as they are."""
         with self._lock:
-            self._write_cursors(state, cursors, removed, by or self._write)
+            self._write_cursors(state, cursors, removed, by or self._write_records)
 
     def _write_cursors(
         self,
@@ -341,7 +341,7 @@ class CursorOwner:
         with self._lock:
             if self.lease.lease_s and self.lease.due_in_s <= 0:
                 self.check()
-                self._write([])
+                self._write_records([])
 
     def release(self) -> None:
         """Note that the subscription has no owner any more, if brokers answer."""
@@ -356,7 +356,7 @@ class CursorOwner:
         with self._lock:
             self.check()
             # If the topic has grown, other partitions may hold older records.
-            (by or partial(self._write, claims=False))(
+            (by or partial(self._write_records, claims=False))(
                 [
                     self._record(key, None)._replace(partition=partition)
                     for partition, found in self._topic.read_apart().items()
@@ -372,7 +372,7 @@ class CursorOwner:
             self._thread.close()
         self._writer.close()
 
-    def _write(self, records: Sequence[TopicWrite], *, claims: bool = True) -> None:
+    def _write_records(self, records: Sequence[TopicWrite], *, claims: bool = True) -> None:
         """Write records. If a client's transaction failed, another client writes them."""
         outages = self._outages.as_one()
 

@@ -92,6 +92,7 @@ class OwnedCursors(Generic[Owned]):
                 self._pass_over(where, one, stop, log)
 
     def store(self) -> None:
+        """Write the cursors that have changed. An open subscription only asks its thread to."""
         with self._writing:  # else `state` may be older than another write's
             self._write(self.state)
 

@@ -22,7 +22,7 @@ from sequitur.pipelines.local.runner import LocalRunner
 from sequitur.pipelines.local.workers import ProcessWorkers
 from sequitur.pipelines.ordering.command import JobCommand
 from sequitur.pipelines.ordering.preflight import check_before_start
-from sequitur.pipelines.ordering.run import run_reorder
+from sequitur.pipelines.ordering.run_job import run_reorder
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator

@@ -57,7 +57,7 @@ class LocalQuery:
         failed = None
         try:
             with self._watch() as ends:
-                self._read(begin, size, ends)
+                self._run_batches(begin, size, ends)
         except StopRequestedError:
             pass
         except Exception as error:  # noqa: BLE001 - `Restarts` raises it, if it does not pass
@@ -74,8 +74,8 @@ class LocalQuery:
         del error
         return False
 
-    def _read(self, begin: Begin, size: BatchSize | None, ends: Ends) -> None:
-        log = PlanLog.of(self._job.checkpoint, self._engine.input.source)
+    def _run_batches(self, begin: Begin, size: BatchSize | None, ends: Ends) -> None:
+        log = PlanLog.of(self._job.checkpoint, self._engine.input.plans_folder)
         read_ahead = self._engine.read_ahead
         planner = Planner(self._job, log, ends, begin, size, read_ahead=read_ahead)
         ticks = Ticks(self._job, self._engine)

@@ -178,7 +178,7 @@ class ReorderTester:
         """
         self.produce(rows)
         engine = self._opened()
-        plans = PlanLog.of(self._checkpoint, engine.input.source)
+        plans = PlanLog.of(self._checkpoint, engine.input.plans_folder)
         plan = self._plan(engine, plans)
         if plan is None:
             engine.tick()

@@ -13,7 +13,7 @@ from sequitur.errors import ConsumerError, PipelineError, ProducerError, Reorder
 from sequitur.kafka.settings import settings_of
 from sequitur.pipelines.ordering.command import JobCommand
 from sequitur.pipelines.ordering.preflight import check_before_spark
-from sequitur.pipelines.ordering.run import run_reorder
+from sequitur.pipelines.ordering.run_job import run_reorder
 from sequitur.pipelines.ordering.spark_runner import SparkRunner
 from sequitur.pipelines.ordering.spark_signals import stop_on_signals
 from sequitur.pipelines.python_path import MODULES

@@ -143,14 +143,19 @@ class JobInput:
         self._steps = steps
 
     @property
-    def source(self) -> str:
+    def plans_folder(self) -> str:
         """Name of the folder with plans and commits in the checkpoint."""
-        return self._log.source
+        return self._log.plans_folder
 
     @property
     def spark_folder(self) -> str:
+<<<<<<< HEAD
         """Location of Spark's own checkpoint."""
         return f"{self._job.checkpoint.root}/{self._log.source}"
+=======
+        """Where Spark keeps its own checkpoint."""
+        return f"{self._job.checkpoint.root}/{self._log.plans_folder}"
+>>>>>>> mend
 
     @property
     def is_reset(self) -> bool:
@@ -178,7 +183,7 @@ class JobInput:
         with self._lock:
             head = self._log.head
             logged = -1 if head is None else head.batch_id
-            self._job.checkpoint.spark.forget_unfinished(self._log.source, logged)
+            self._job.checkpoint.spark.forget_unfinished(self._log.plans_folder, logged)
 
     def check(self) -> None:
         """Check that the input is what was read.
@@ -226,7 +231,7 @@ class JobInput:
         self._steps.finish_all()  # their batches are staged, so Spark need not give them again
         entry = self._log.entry
         if entry is None:
-            self._job.checkpoint.spark.drop(self._log.source)  # nothing of it is in the log
+            self._job.checkpoint.spark.drop(self._log.plans_folder)  # nothing of it is in the log
             return
         ids = self._job.topics.ids(entry.topics)
         recreated = {
@@ -247,8 +252,13 @@ class JobInput:
         with self._lock:
             entry = self._log.head
             if entry is None:
+<<<<<<< HEAD
                 # There is something to lose only if the first batch is planned already.
                 planned = self._job.checkpoint.spark.first_offsets(self._log.source)
+=======
+                # Only where the first batch is planned already is there anything to lose.
+                planned = self._job.checkpoint.spark.first_offsets(self._log.plans_folder)
+>>>>>>> mend
                 return lost_of_plan(planned, self._first(topics))
             # In a recreated topic offsets do not show what is lost.
             topic_ids(self._job, entry, entry.topics)

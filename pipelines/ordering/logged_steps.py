@@ -57,8 +57,8 @@ class LoggedSteps(LogEnd[StepEntry, StepDone]):
         return own if entry is None else (*entry.runs, *own)
 
     @property
-    def source(self) -> str:
-        """Name of the folder with Spark's own checkpoint."""
+    def plans_folder(self) -> str:
+        """Name of the folder with plans and commits, as Spark's own checkpoint has them."""
         head = self.head
         return FIRST_SPARK_FOLDER if head is None else head.source
 

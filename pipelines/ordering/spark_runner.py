@@ -8,8 +8,8 @@ from py4j.protocol import Py4JError
 from pyspark.errors import PySparkException
 
 from sequitur.errors import TopicError
-from sequitur.pipelines.ordering.query import SparkQuery
 from sequitur.pipelines.ordering.source import KafkaSource
+from sequitur.pipelines.ordering.spark_query import SparkQuery
 from sequitur.pipelines.ordering.worker_look import WorkerLook
 from sequitur.pipelines.spark.executors import watched_executors
 from sequitur.pipelines.spark.tasks import SparkWorkers

@@ -133,7 +133,7 @@ class Steps:
         before = self._log.head
         step = 0 if before is None else before.step + 1
         clock = EventClock() if before is None else self._clock_since(before)
-        source = self._log.source
+        source = self._log.plans_folder
         planned = self._job.checkpoint.spark.planned_offsets(source, batch_id)
         name = self._job.checkpoint.new_name(step)
         try:

@@ -46,7 +46,7 @@ def _dying_before_its_query() -> Iterator[None]:
         raise DiedError
 
     with pytest.MonkeyPatch.context() as patched:
-        patched.setattr("sequitur.pipelines.ordering.query.start_query", die)
+        patched.setattr("sequitur.pipelines.ordering.spark_query.start_query", die)
         with pytest.raises(DiedError):
             yield
 

@@ -15,7 +15,7 @@ from sequitur.consumer.reorder import ReorderSettings
 from sequitur.consumer.reorder.key_state import FOLD_LIMITS, FoldLimits
 from sequitur.consumer.topology import ProcessSettings
 from sequitur.pipelines.ordering.opening import ProcessStage
-from sequitur.pipelines.ordering.run import run_reorder
+from sequitur.pipelines.ordering.run_job import run_reorder
 from tests.support.events import send
 from tests.support.output_reading import read_output
 from tests.support.waiting import PATIENCE_S
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from sequitur.kafka.settings import KafkaSettings
     from sequitur.pipelines.ordering.job_report import JobReport
     from sequitur.pipelines.ordering.ordered_step import StepFunction
-    from sequitur.pipelines.ordering.run import Runner
+    from sequitur.pipelines.ordering.run_job import Runner
     from sequitur.pipelines.store.storage import Location
     from tests.support.events import Event
 

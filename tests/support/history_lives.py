@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
 
     from sequitur.cli.topic_reader import TopicRecord
-    from sequitur.pipelines.ordering.run import Runner
+    from sequitur.pipelines.ordering.run_job import Runner
     from sequitur.testing import ReorderedRecord
     from tests.conftest import MakeTopic
     from tests.support.broker_job import BrokerJob
@@ -130,7 +130,7 @@ class FollowingTester(ReorderTester):
     def follow(self, ends: Mapping[SourcePartition, int]) -> None:
         """Run a batch that ends there."""
         engine = self._opened()
-        plans = PlanLog.of(self._checkpoint, engine.input.source)
+        plans = PlanLog.of(self._checkpoint, engine.input.plans_folder)
         if plans.newest is None:
             plans.begin(self._begins(engine))
         plans.plan(ends)

@@ -7,9 +7,9 @@ from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 from unittest.mock import Mock
 
-from sequitur.pipelines.ordering import query
+from sequitur.pipelines.ordering import spark_query
 from sequitur.pipelines.ordering.batch_size import BatchSize
-from sequitur.pipelines.ordering.query import Batches
+from sequitur.pipelines.ordering.spark_query import Batches
 from tests.support.waiting import PATIENCE_S
 
 if TYPE_CHECKING:
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 def test_first_batch_waits_for_its_query(monkeypatch: pytest.MonkeyPatch) -> None:
     """Spark may run it before it has said that the query is started."""
     limits: list[tuple[object, int]] = []
-    monkeypatch.setattr(query, "limit_batches", lambda _, of, rows: limits.append((of, rows)))
+    monkeypatch.setattr(spark_query, "limit_batches", lambda _, of, rows: limits.append((of, rows)))
     staged = SimpleNamespace(staged=SimpleNamespace(read=10), run=SimpleNamespace(size_bytes=10))
     engine: Any = SimpleNamespace(run_batch=lambda _batch_id: staged)
     batches = Batches(engine, BatchSize(50, 0.0))
@@ -36,7 +36,7 @@ def test_first_batch_waits_for_its_query(monkeypatch: pytest.MonkeyPatch) -> Non
 
 
 def test_batch_without_a_limit_is_left_alone(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delattr(query, "limit_batches")
+    monkeypatch.delattr(spark_query, "limit_batches")
     staged = SimpleNamespace(staged=SimpleNamespace(read=10), run=SimpleNamespace(size_bytes=10))
     rows: Any = SimpleNamespace(sparkSession=Mock())
     for size, answer in ((None, staged), (BatchSize(50, 0.0), None)):

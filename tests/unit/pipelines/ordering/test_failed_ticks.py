@@ -57,7 +57,7 @@ def test_nothing_is_logged_behind_a_step_that_is_not_done(
             with pytest.raises(type(error)):
                 release(tester, engine)
         tester.produce([{"value": f'{{"at": {_AT_MS + 1}}}'}])
-        plan = tester._plan(engine, PlanLog.of(tester._checkpoint, engine.input.source))
+        plan = tester._plan(engine, PlanLog.of(tester._checkpoint, engine.input.plans_folder))
         assert plan is not None
         with pytest.raises(type(error)):
             engine.run_batch(plan.batch_id)

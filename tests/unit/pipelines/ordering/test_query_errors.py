@@ -15,8 +15,8 @@ from sequitur.errors import (
     TopicError,
     UnansweredError,
 )
-from sequitur.pipelines.ordering.query import end_query, is_sparks, passes
 from sequitur.pipelines.ordering.restarts import passes as ours_passes
+from sequitur.pipelines.ordering.spark_query import end_query, is_sparks, passes
 
 _KAFKA = "org.apache.kafka.common.errors"
 
