@@ -149,13 +149,8 @@ class JobInput:
 
     @property
     def spark_folder(self) -> str:
-<<<<<<< HEAD
-        """Location of Spark's own checkpoint."""
-        return f"{self._job.checkpoint.root}/{self._log.source}"
-=======
         """Where Spark keeps its own checkpoint."""
         return f"{self._job.checkpoint.root}/{self._log.plans_folder}"
->>>>>>> mend
 
     @property
     def is_reset(self) -> bool:
@@ -252,13 +247,8 @@ class JobInput:
         with self._lock:
             entry = self._log.head
             if entry is None:
-<<<<<<< HEAD
-                # There is something to lose only if the first batch is planned already.
-                planned = self._job.checkpoint.spark.first_offsets(self._log.source)
-=======
                 # Only where the first batch is planned already is there anything to lose.
                 planned = self._job.checkpoint.spark.first_offsets(self._log.plans_folder)
->>>>>>> mend
                 return lost_of_plan(planned, self._first(topics))
             # In a recreated topic offsets do not show what is lost.
             topic_ids(self._job, entry, entry.topics)
