@@ -53,7 +53,10 @@ _of_this_process: Final[weakref.WeakSet[Consumption]] = weakref.WeakSet()
 
 
 class Consumption(OwnedCursors[ConsumedPartition]):
-    """Its threads begin with `begin` and end with `close`, or when they cannot go on."""
+    """An open subscription: its cursors, its dispatch, and a thread each that reads and writes.
+
+    Its threads begin with `begin` and end with `close`, or when they cannot go on.
+    """
 
     def __init__(
         self,

@@ -56,7 +56,7 @@ class Planner:
         begin: Begin,
         size: BatchSize | None,
         *,
-        read_ahead: Callable[[Spans], Spans | None],
+        read_ahead: Callable[[Spans], Spans | None],  # `ReorderEngine.read_ahead`
         steady_s: Callable[[], float] = time.monotonic,
     ) -> None:
         self._job = job

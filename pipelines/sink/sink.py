@@ -187,7 +187,7 @@ def timestamp_rule(
 
 @dataclass(frozen=True, slots=True)
 class _Send:
-    """Sends selected rows of files to some output partitions, in a task."""
+    """Sends selected rows of files to some output partitions, in a task, or in the driver."""
 
     place: int  # which of the step's topics it is
     writer: BlockWriter

@@ -33,7 +33,7 @@ Order: TypeAlias = tuple[int, str, int, int]
 
 
 class Root(msgspec.Struct, eq=False):
-    """The root of a tuple tree, and the acker's entry for it: one XOR value and flags."""
+    """An event's tree as one task knows it: one XOR value and flags. Ackers combine these."""
 
     id: int  # unique in its batch; 0 for tuples that come from no event
     event: Any  # the event's values, or only those that say where it came from

@@ -1,4 +1,7 @@
-"""Running a topology on the events of a step: stage after stage, then the ackers."""
+"""Running a topology on the events of a step: stage after stage, then the ackers if several.
+
+Begin at `StepRun.run`.
+"""
 
 from __future__ import annotations
 
