@@ -31,7 +31,7 @@ _EVENT = Random(1).randbytes(1_000)  # does not get smaller
 _POLL_S = 0.02
 _CHECKS_OF_THEIR_OWN = """
 import sys
-from sequitur.consumer.subscription.checks import watch
+from sequitur.consumer.subscription.led_checks import watch
 from sequitur.producer import KafkaSettings
 kafka = KafkaSettings(bootstrap_servers=sys.argv[1], system_prefix=sys.argv[2])
 watch(kafka, tell=bool, valid_for_ms=4_000)
