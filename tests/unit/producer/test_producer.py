@@ -275,9 +275,12 @@ async def test_a_batch_without_an_answer_expires_as_possibly_persisted(wire: Fak
 
 
 async def test_what_a_broker_never_takes_expires_as_not_persisted(wire: FakeWire) -> None:
-    """Too few replicas for long: each answer said that it was not appended."""
+    """Too few replicas for long: each answer said that it was not appended, and none is due."""
     wire.fault = lambda records: 19 if records[0].value == b"1" else None
-    async with make_producer(delivery_timeout=timedelta(milliseconds=500)) as producer:
+    pause = timedelta(milliseconds=800)
+    async with make_producer(
+        delivery_timeout=timedelta(milliseconds=600), retry_backoff=pause, retry_backoff_max=pause
+    ) as producer:
         outcome = await (await producer.send("t", b"1"))
         assert isinstance(await (await producer.send("t", b"2")), Persisted)
     assert isinstance(outcome, NotPersisted)
