@@ -553,7 +553,10 @@ class _ByThread:
         """Return the offsets of those partitions whose leaders answer now."""
         if not wanted:
             return {}
-        connections = self._refreshed({one.topic for one in wanted})
+        connections = self._connections
+        topics = {one.topic for one in wanted}
+        # If no broker tells now who leads, those are asked that led when one told last.
+        connections.run(connections.leaders.refresh(topics), self._bound)
         found: dict[SourcePartition, int] = {}
         for time_ms in sorted(set(wanted.values())):
             asked = [OutputPartition(*one) for one, at in wanted.items() if at == time_ms]
@@ -561,9 +564,13 @@ class _ByThread:
             found |= {SourcePartition(*one): offset for one, offset in told.items()}
         return found
 
+    @property
+    def _connections(self) -> Connections:
+        return kept_connections(self._kafka, self._bound)
+
     def _refreshed(self, topics: Collection[str]) -> Connections:
         """Return the connections, after brokers have told where topics are."""
-        connections = kept_connections(self._kafka, self._bound)
+        connections = self._connections
         if not connections.run(connections.leaders.refresh(topics), self._bound):
             raise RetriableError("no broker answers")
         return connections

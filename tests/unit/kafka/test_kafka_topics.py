@@ -202,12 +202,16 @@ class _Hanging(FakeWire):
         return await super().ask(node, request)
 
 
+async def _tell_nothing(_topics: Any) -> bool:
+    return False
+
+
 @pytest.mark.promise("order-broker-hangs")
 @pytest.mark.parametrize("is_known", [True, False], ids=["hangs", "leaderless"])
 def test_who_asks_for_some_waits_for_no_leader_that_does_not_answer(
     monkeypatch: pytest.MonkeyPatch, *, is_known: bool
 ) -> None:
-    """But where none answers; and librdkafka, which answers for all or none, is asked once."""
+    """Also if no broker tells who leads. librdkafka answers for all or none: it is asked once."""
     cluster = FakeCluster(clock=lambda: 0.0)
     models = [PartitionModel(leader=number) for number in range(2)]
     wanted = [SourcePartition("t", number) for number in range(2)]
@@ -234,6 +238,9 @@ def test_who_asks_for_some_waits_for_no_leader_that_does_not_answer(
     )
     topics = _topics(admin, _impatient())
     for _ in range(3):
+        assert topics.high_watermarks(wanted, of_some=True) == {wanted[1]: 0}
+    with monkeypatch.context() as nobody:
+        nobody.setattr(wire, "refresh", _tell_nothing)
         assert topics.high_watermarks(wanted, of_some=True) == {wanted[1]: 0}
     assert len(asked) == 1
     wire.silent = {0, 1}
