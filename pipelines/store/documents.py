@@ -39,7 +39,8 @@ def read_document(
     except KeyError as error:
         raise _damaged(where, f"it has no {error}") from error
     except StateFormatError as error:
-        if not found.keys() & {"format", "prepared_format"}:
+        is_of_another_version = error.__cause__ is None
+        if not (is_of_another_version and found.keys() & {"format", "prepared_format"}):
             raise _damaged(where, error) from error
         raise CheckpointError(f"{where} cannot be read: {error}: {DRAIN_FIRST}") from error
     except (AttributeError, TypeError, ValueError) as error:

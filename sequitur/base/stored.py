@@ -1,0 +1,58 @@
+"""Documents: what is stored as JSON is a `msgspec.Struct`, and its fields are the stored form.
+
+A kind with a format number has it as its tag (`tag_field`, `tag`), and has a `TITLE` for errors.
+If values have another shape in memory, the kind has `to_stored`, which returns its fields as they
+are stored, and a class method `from_stored`, which takes these and returns its own.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import msgspec
+
+from sequitur.errors import StateFormatError
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+
+_Kind = TypeVar("_Kind")
+
+
+def dump(document: Any) -> dict[str, Any]:
+    """Return a document as JSON values, in the order of its fields."""
+    old = getattr(document, "to_document", None)  # until the last kind is a Struct
+    if old is not None:
+        return dict(old())
+    shape = getattr(document, "to_stored", None)
+    stored: dict[str, Any] = msgspec.to_builtins(document if shape is None else shape())
+    return stored
+
+
+def load(kind: type[_Kind], document: Mapping[str, Any]) -> _Kind:
+    """Read `dump` back. No field may be missing, unless the kind omits its defaults.
+
+    Raises:
+        StateFormatError: The document has another format number, and the error has no cause. Or its
+            fields are not those of the kind, and the cause says why.
+    """
+    old = getattr(kind, "from_document", None)  # until the last kind is a Struct
+    if old is not None:
+        read: _Kind = old(document)
+        return read
+    form: Any = kind
+    config, title = form.__struct_config__, getattr(kind, "TITLE", kind.__name__)
+    if config.tag_field is not None and (found := document.get(config.tag_field)) != config.tag:
+        raise StateFormatError(f"{title} of format {found!r}, this version reads {config.tag}")
+    try:
+        shape = getattr(kind, "from_stored", None)
+        fields = document if shape is None else shape(document)
+        if not config.omit_defaults:
+            for name in form.__struct_encode_fields__:
+                fields[name]
+        return msgspec.convert(fields, kind)
+    except KeyError as error:
+        raise StateFormatError(f"{title} has no {error}") from error
+    except (TypeError, ValueError, OverflowError) as error:
+        raise StateFormatError(f"{title}: {error}") from error
