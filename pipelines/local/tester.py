@@ -12,12 +12,14 @@ import pickle
 import tempfile
 import time
 from dataclasses import dataclass, field
+from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, Self
 
 import pyarrow as pa
 
+from sequitur.base import stored
 from sequitur.base.extras import load
 from sequitur.base.retry import Outages
 from sequitur.consumer.reorder import ReorderSettings
@@ -526,7 +528,7 @@ class _ListSink:
             return None
         written = self._topics.written
         ends = {name: (name, tuple(map(len, written[name]))) for name in self._begun}
-        return SequenceEnds(_CLUSTER, _IDENTITY, ends).to_document()
+        return stored.dump(SequenceEnds(_CLUSTER, _IDENTITY, ends))
 
     def open(
         self, topics: Iterable[OutputTopic], *, newest: int, done: StepDone, takes_over: bool
@@ -560,12 +562,12 @@ class _ListSink:
     def _plan(self, step: int, topics: Iterable[str]) -> dict[str, tuple[int, ...]]:
         """Return where a step's rows begin, by topic and partition; it is recorded once."""
         name = f"plans/{step_name(step)}"
-        plan = self._checkpoint.read_document(name, StepPlan.from_document)
+        plan = self._checkpoint.read_document(name, partial(stored.load, StepPlan))
         if plan is None:
             plans = {}
             for topic in topics:
                 ends = tuple(map(len, self._topics.written[topic]))
                 plans[topic] = TopicPlan(topic, ends, ends, _BATCH_BYTES)
             plan = StepPlan(step, _CLUSTER, _IDENTITY, plans)
-            self._checkpoint.write_document(name, plan.to_document())
+            self._checkpoint.write_document(name, stored.dump(plan))
         return {topic: one.firsts for topic, one in plan.topics.items()}

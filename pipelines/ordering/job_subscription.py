@@ -18,6 +18,7 @@ from uuid import uuid4
 import numpy as np
 
 from sequitur.base.process import wall_clock_ms
+from sequitur.base.stored import dump, load
 from sequitur.consumer.reorder.step_log import StepKind
 from sequitur.consumer.subscription.admin import may_take, refuse_another
 from sequitur.consumer.subscription.backlog import Surveyor
@@ -147,7 +148,7 @@ class JobSubscription(OwnedCursors[PartitionCursor]):
         self._check_same(checkpoint.root, known, head, done)
         self.former = NO_FORMER_JOB
         if found is not None:
-            self.former = FormerJob.from_document(found["former"])
+            self.former = load(FormerJob, found["former"])
         elif head is None:
             state = self.state
             self.former = FormerJob(state.lives, state.transaction, state.transactions)
@@ -155,7 +156,7 @@ class JobSubscription(OwnedCursors[PartitionCursor]):
             known = uuid4().hex
             checkpoint.write_document(
                 _DOCUMENT,
-                {"subscription": self.name, "id": known, "former": self.former.to_document()},
+                {"subscription": self.name, "id": known, "former": dump(self.former)},
             )
         step = -1 if head is None else self.state.step
         if (known, step) != (self.state.checkpoint, self.state.step):

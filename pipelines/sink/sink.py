@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Final
 
+from sequitur.base.stored import dump, load
 from sequitur.base.units import milliseconds
 from sequitur.consumer.reorder import OutputTimestamp
 from sequitur.consumer.reorder.timestamps import TimestampRule
@@ -81,7 +82,7 @@ class TopicSink:
     def sent(self) -> Mapping[str, Any] | None:
         """How far sequences have got, for the done mark; None before the first rows."""
         sent = self._plans.sent
-        return None if sent is None else sent.to_document()
+        return None if sent is None else dump(sent)
 
     def open(
         self,
@@ -93,7 +94,7 @@ class TopicSink:
     ) -> None:
         """Compare the topics with the checkpoint before anything is written."""
         partitions = {topic.name: topic.partitions for topic in topics}
-        sent = None if done.sent is None else SequenceEnds.from_document(done.sent)
+        sent = None if done.sent is None else load(SequenceEnds, done.sent)
         self._plans.open(
             partitions, newest=newest, done=done.step, sent=sent, takes_over=takes_over
         )

@@ -10,9 +10,11 @@ from __future__ import annotations
 import functools
 import time
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final, Protocol, TypeVar
 
 from sequitur.base.retry import Backoff, Retry, brief_outages
+from sequitur.base.stored import dump, load
 from sequitur.errors import (
     BrokerError,
     CheckpointError,
@@ -129,7 +131,7 @@ class StepPlanner:
         begun_s = None
         if plan is None:
             plan = self._asked(lambda connections: self._new_plan(connections, step, topics))
-            self._documents.write_document(_name(step), plan.to_document())
+            self._documents.write_document(_name(step), dump(plan))
             # A driver that slept may find no plan because another driver deleted it, steps ago.
             self._documents.check_owner()
             begun_s, self._planned = time.time(), plan
@@ -166,7 +168,7 @@ class StepPlanner:
         if self._planned is not None and self._planned.step == step:
             return self._planned
         if step == self._begun:
-            self._planned = self._documents.read_document(_name(step), StepPlan.from_document)
+            self._planned = self._documents.read_document(_name(step), partial(load, StepPlan))
             return self._planned
         return None
 

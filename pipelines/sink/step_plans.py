@@ -9,18 +9,17 @@ Pure: `sink.step_planner` asks brokers.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final, Self
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, ClassVar, Final
+
+from msgspec import Struct
 
 from sequitur.errors import FencedError, LostRowsError, OutputMismatchError
 from sequitur.kafka.identity import Identity
 from sequitur.kafka.producer_ids import ProducerState, Untold
 from sequitur.kafka.record_format import MAX_SEQUENCE
-from sequitur.pipelines.store.documents import check_format
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-
     from sequitur.kafka.partition import OutputPartition
     from sequitur.kafka.producer_ids import Told
 
@@ -33,8 +32,7 @@ OLDER_COPY: Final = (
 )
 
 
-@dataclass(frozen=True, slots=True)
-class TopicPlan:
+class TopicPlan(Struct, frozen=True, rename={"topic_id": "id"}):
     topic_id: str | None  # the brokers' id of the topic, hexadecimal; None where they give none
     firsts: tuple[int, ...]  # of each partition the sequence of the step's first row
     # of each partition an offset behind which the step's rows are, all of them
@@ -42,78 +40,27 @@ class TopicPlan:
     batch_bytes: int  # rows are cut into batches of so many bytes, uncompressed
 
 
-@dataclass(frozen=True, slots=True)
-class StepPlan:
+class StepPlan(Struct, frozen=True, tag_field="format", tag=PLAN_FORMAT):
     """Where the rows of a step go, and with which sequences."""
+
+    TITLE: ClassVar = "plan"
 
     step: int
     cluster: str | None
     identity: Identity  # producer id and epoch of all its batches
     topics: Mapping[str, TopicPlan]
 
-    def to_document(self) -> dict[str, Any]:
-        """Return the plan as a JSON document."""
-        return {
-            "format": PLAN_FORMAT,
-            "step": self.step,
-            "cluster": self.cluster,
-            "identity": [*_pair(self.identity)],
-            "topics": {
-                name: {
-                    "id": one.topic_id,
-                    "firsts": [*one.firsts],
-                    "ends": [*one.ends],
-                    "batch_bytes": one.batch_bytes,
-                }
-                for name, one in self.topics.items()
-            },
-        }
 
-    @classmethod
-    def from_document(cls, document: Mapping[str, Any]) -> Self:
-        """Read `to_document` back."""
-        check_format(document, PLAN_FORMAT)
-        return cls(
-            step=document["step"],
-            cluster=document["cluster"],
-            identity=Identity(*document["identity"]),
-            topics={
-                name: TopicPlan(
-                    one["id"], tuple(one["firsts"]), tuple(one["ends"]), one["batch_bytes"]
-                )
-                for name, one in document["topics"].items()
-            },
-        )
-
-
-@dataclass(frozen=True, slots=True)
-class SequenceEnds:
+class SequenceEnds(Struct, frozen=True, tag_field="format", tag=PLAN_FORMAT):
     """How far sequences have got, according to a done mark."""
+
+    TITLE: ClassVar = "sequences"
 
     cluster: str | None
     identity: Identity  # the producer id and epoch that wrote last
     # of each topic its id, and of each partition the sequence that comes next; 0 where the identity
     # has written nothing
     topics: Mapping[str, tuple[str | None, tuple[int, ...]]]
-
-    def to_document(self) -> dict[str, Any]:
-        """Return it as a JSON document."""
-        return {
-            "format": PLAN_FORMAT,
-            "cluster": self.cluster,
-            "identity": [*_pair(self.identity)],
-            "topics": {name: [topic_id, [*of]] for name, (topic_id, of) in self.topics.items()},
-        }
-
-    @classmethod
-    def from_document(cls, document: Mapping[str, Any]) -> Self:
-        """Read `to_document` back."""
-        check_format(document, PLAN_FORMAT)
-        return cls(
-            cluster=document["cluster"],
-            identity=Identity(*document["identity"]),
-            topics={name: (one, tuple(of)) for name, (one, of) in document["topics"].items()},
-        )
 
 
 def rows_there(where: OutputPartition, told: Told, identity: Identity, first: int) -> int | None:
@@ -197,7 +144,3 @@ def lost(where: OutputPartition, rows: object) -> LostRowsError:
         "of them): they have lost part of their log (an unclean election, a restored disk). "
         f"To continue, {ANEW}"
     )
-
-
-def _pair(identity: Identity) -> tuple[int, int]:
-    return identity.producer_id, identity.epoch

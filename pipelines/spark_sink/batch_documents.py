@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final, Self, TypeAlias
+from typing import TYPE_CHECKING, Any, ClassVar, Final, Self, TypeAlias
+
+from msgspec import Struct
 
 from sequitur.pipelines.spark_sink.batch_source import BatchSource, source_of
 from sequitur.pipelines.store.documents import check_format
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Sequence
 
 
 RowGroup: TypeAlias = "tuple[tuple[int, int], ...]"
@@ -77,23 +80,14 @@ class StagedBatch:
         )
 
 
-@dataclass(frozen=True, slots=True)
-class BatchDone:
+class BatchDone(Struct, frozen=True, tag_field="format", tag=_BATCH_FORMAT):
     """A document in `done/`."""
+
+    TITLE: ClassVar = "done batch"
 
     step: int
     rows: int  # how many rows it has written
     sent: Mapping[str, Any] | None  # how far sequences have got; None before the first rows
-
-    def to_document(self) -> dict[str, Any]:
-        """Return it as a JSON document."""
-        return {"format": _BATCH_FORMAT, "step": self.step, "rows": self.rows, "sent": self.sent}
-
-    @classmethod
-    def from_document(cls, document: Mapping[str, Any]) -> Self:
-        """Read `to_document` back."""
-        check_format(document, _BATCH_FORMAT)
-        return cls(document["step"], document["rows"], document["sent"])
 
 
 NOTHING_DONE: Final = BatchDone(-1, 0, None)

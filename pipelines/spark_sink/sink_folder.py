@@ -33,6 +33,7 @@ class SinkFolder(StepFolder[StagedBatch, BatchDone]):
     _LOG = "staged"
     _BY_STEP = ("staged", "plans", "done")
     _PUT_BACK = "Put it back whole, from its newest copy"
+    _OTHER_VERSION = "run the version that wrote it, or give the sink a checkpoint and a topic"
 
     def claim(self, topic: str, app: str | None) -> str:
         """Make the folder the sink of a topic, or check that it is; then take it over."""

@@ -11,6 +11,7 @@ import pickle
 import time
 from typing import TYPE_CHECKING, Final
 
+from sequitur.base.stored import dump, load
 from sequitur.errors import RowRefusedError, SinkError, TopicError
 from sequitur.kafka.admin import KafkaTopics
 from sequitur.kafka.partition import OutputPartition
@@ -114,7 +115,7 @@ class SinkSteps:
         log = LogEnd(self._folder)
         entry, done = log.entry, log.done
         newest = -1 if entry is None else entry.step
-        sent = None if done.sent is None else SequenceEnds.from_document(done.sent)
+        sent = None if done.sent is None else load(SequenceEnds, done.sent)
         topics = {self._topic: self._partitions()}
         self._plans.open(topics, newest=newest, done=done.step, sent=sent)
         if entry is not None and not log.is_entry_done:
@@ -185,7 +186,7 @@ class SinkSteps:
                 {OutputPartition(self._topic, number): count for number, count in rows.items()},
             )
         reached = self._plans.sent
-        sent_so_far = None if reached is None else reached.to_document()
+        sent_so_far = None if reached is None else dump(reached)
         self._folder.write_name(staged)
         log.mark_done(BatchDone(staged.step, sum(rows.values()), sent_so_far))
 

@@ -39,7 +39,7 @@ from uuid import uuid4
 
 from msgspec.structs import replace
 
-from sequitur.base.stored import load
+from sequitur.base.stored import dump, load
 from sequitur.consumer.reorder.sorted_run import Run
 from sequitur.consumer.reorder.step_log import NOTHING_DONE, StagedStep, StepDone, StepEntry
 from sequitur.errors import CheckpointError
@@ -124,7 +124,7 @@ class Checkpoint(StepFolder[StepEntry, StepDone]):
 
         Return how many partitions the output topic had when the folder was new.
         """
-        document = identity.to_document()
+        document = dump(identity)
         found = self._made_by(document)
         check_identity(self.root, found, document)
         folders = ["runs", "behind", "repeats", "keys", "staged", "frontier", "plans", "done"]

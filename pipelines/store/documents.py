@@ -25,7 +25,10 @@ DRAIN_FIRST: Final = (
 
 
 def read_document(
-    storage: SparkFolder, name: str, meaning: Callable[[dict[str, Any]], _Found]
+    storage: SparkFolder,
+    name: str,
+    meaning: Callable[[dict[str, Any]], _Found],
+    other_version: str = DRAIN_FIRST,
 ) -> _Found | None:
     """Return the meaning of a document; None if there is none."""
     if not storage.exists(name):
@@ -42,7 +45,7 @@ def read_document(
         is_of_another_version = error.__cause__ is None
         if not (is_of_another_version and found.keys() & {"format", "prepared_format"}):
             raise _damaged(where, error) from error
-        raise CheckpointError(f"{where} cannot be read: {error}: {DRAIN_FIRST}") from error
+        raise CheckpointError(f"{where} cannot be read: {error}: {other_version}") from error
     except (AttributeError, TypeError, ValueError) as error:
         raise _damaged(where, error) from error
 

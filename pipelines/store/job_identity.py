@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
-from typing import TYPE_CHECKING, Any, Final, Self
+from typing import TYPE_CHECKING, Any, Final
+
+from msgspec import Struct, structs
 
 from sequitur.consumer.reorder.event_time import current_identity
 from sequitur.consumer.topology.api.groupings import HASH_VERSION
@@ -20,8 +21,7 @@ _BEGUN_WITH: Final = frozenset({"format", "output_partitions"})
 _KIND: Final = "sequitur-reorder"
 
 
-@dataclass(frozen=True, slots=True)
-class JobIdentity:
+class JobIdentity(Struct, frozen=True):
     input_topics: tuple[str, ...]  # the topics read, empty with a pattern
     input_pattern: str | None  # the pattern of the topics read, if it is one
     event_time: str
@@ -34,9 +34,9 @@ class JobIdentity:
     # of the hash by which its groupings choose tasks
     hash_version: int = HASH_VERSION
 
-    def to_document(self) -> dict[str, Any]:
+    def to_stored(self) -> dict[str, Any]:
         """Return what `format.json` says of a job of this version."""
-        shown = asdict(self) | {"input_topics": sorted(self.input_topics)}
+        shown = structs.asdict(self) | {"input_topics": sorted(self.input_topics)}
         return {"format": CHECKPOINT_FORMAT, "kind": _KIND, **shown}
 
 
@@ -74,23 +74,13 @@ def begun_with(found: Mapping[str, Any]) -> int:
     return int(found["output_partitions"])
 
 
-@dataclass(frozen=True, slots=True)
-class FormerJob:
+class FormerJob(Struct, frozen=True, forbid_unknown_fields=True):
     """A job whose checkpoint is gone, as its subscription knows it; the next job takes over."""
 
     # the newest owner generation of its drivers: later lives have larger attempt ids
     lives: int = 0
     transaction: int = 0  # its last transaction id; 0 before the first
     transactions: str = ""  # what the databases of its states know it by; empty without one
-
-    def to_document(self) -> dict[str, Any]:
-        """Return it as a JSON document."""
-        return asdict(self)
-
-    @classmethod
-    def from_document(cls, document: Mapping[str, Any]) -> Self:
-        """Read `to_document` back."""
-        return cls(**document)
 
 
 NO_FORMER_JOB: Final = FormerJob()

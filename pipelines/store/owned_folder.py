@@ -12,10 +12,10 @@ from __future__ import annotations
 import contextlib
 import itertools
 import json
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
 from sequitur.errors import CheckpointError, OwnershipError
-from sequitur.pipelines.store.documents import read_document
+from sequitur.pipelines.store.documents import DRAIN_FIRST, read_document
 from sequitur.pipelines.store.ownership import HEARTBEATS_FOLDER, OWNERS_FOLDER, Ownership
 from sequitur.pipelines.store.storage import new_folder
 
@@ -35,6 +35,8 @@ class OwnedFolder:
     decides something raises `OwnershipError` if it is there already, or another process has taken
     the folder over.
     """
+
+    _OTHER_VERSION: ClassVar = DRAIN_FIRST  # what to do about a document of another version
 
     def __init__(self, storage: Storage) -> None:
         self._storage = storage
@@ -97,7 +99,7 @@ class OwnedFolder:
         self, name: str, meaning: Callable[[dict[str, Any]], _Found]
     ) -> _Found | None:
         """Return the meaning of a document; None if there is none."""
-        return read_document(self._storage, name, meaning)
+        return read_document(self._storage, name, meaning, self._OTHER_VERSION)
 
     def write_document(self, name: str, document: Mapping[str, Any]) -> None:
         """Write a document, whole or not at all."""
