@@ -81,3 +81,12 @@ def test_rows_that_are_gone_are_told_by_file(root: Path, folder: SinkFolder) -> 
     (root / "rows" / "f").mkdir()
     (root / "rows" / "f" / "ü.parquet").touch()
     folder.check_rows(staged)
+
+
+@pytest.mark.promise("sink-checkpoint-damaged-lacks")
+def test_document_of_another_version_is_refused_with_the_way_out(
+    root: Path, folder: SinkFolder
+) -> None:
+    _put(root, "done/000000000003", "sink: done", format=2)
+    with pytest.raises(CheckpointError, match=r"done/0+3 .*2, this version reads 1: run the vers"):
+        LogEnd(folder)
