@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import json
-from dataclasses import replace
 
 import pytest
 
 from sequitur.base.process import ProcessIdentity
 from sequitur.consumer.subscription.claims import Claim, ClaimWatch, HeldLease, Hold, await_free
 from sequitur.errors import CursorDamagedError, CursorVersionError
+from tests.support.values import replace
 
 _LEASE_S = 15.0
 _ELSEWHERE = ProcessIdentity("another", 7, "another", 7)
