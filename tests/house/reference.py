@@ -8,7 +8,6 @@ from __future__ import annotations
 import argparse
 import sys
 from collections import defaultdict
-from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
 from prometheus_client import CollectorRegistry
@@ -25,6 +24,7 @@ from sequitur.producer.daemon.settings import ProduceJob
 from tests.house.public_names import reference_pages
 from tests.support.done_step import A, done_step
 from tests.support.tree import ROOT
+from tests.support.values import replace
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator

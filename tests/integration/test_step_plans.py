@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import copy
 import time
-from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -33,6 +32,7 @@ from sequitur.producer import KafkaSettings
 from tests.support.brokers import POLL_S
 from tests.support.document_folder import DocumentFolder
 from tests.support.job_output import JobOutput, Life, expected, laid_out, numbered
+from tests.support.values import replace
 from tests.support.waiting import PATIENCE_S, wait_until
 
 if TYPE_CHECKING:

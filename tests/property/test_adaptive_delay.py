@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from sequitur.base.stored import dump, load
 from sequitur.consumer.reorder.clock import EventClock
 from sequitur.consumer.reorder.learned_delay import (
     LAST_BIN,
@@ -120,8 +121,8 @@ def test_what_was_learned_survives_json(
             half_life_ms=policy.half_life_ms,
             is_backlog=is_backlog,
         )
-    document = json.loads(json.dumps(learned.to_document()))
-    assert learned == LearnedDelays.from_document(document)
+    document = json.loads(json.dumps(dump(learned)))
+    assert learned == load(LearnedDelays, document)
     # At most one weight for each bin, however long the history.
     for histogram in learned.partitions.values():
         assert len(histogram.behind) <= LAST_BIN

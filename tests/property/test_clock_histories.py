@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from sequitur.base.stored import dump, load
 from sequitur.consumer.reorder import TimeUnit, parse_event_time_spec
 from sequitur.consumer.reorder.clock import EventClock
 from sequitur.consumer.reorder.event_time import read_event_time
@@ -66,7 +67,7 @@ def test_clock_survives_json(
             high_watermark=3 + behind,
             now_ms=now_ms,
         ).advance(now_ms=now_ms, delay_ms=5, idle_timeout_ms=10)
-    assert clock == EventClock.from_document(json.loads(json.dumps(clock.to_document())))
+    assert clock == load(EventClock, json.loads(json.dumps(dump(clock))))
 
 
 _SPEC = parse_event_time_spec("json:at")
@@ -125,7 +126,7 @@ def test_the_frontier_is_the_references(history: History, is_bounded: bool) -> N
             is_bounded=is_bounded,
         )
         if step.dies:
-            clock = EventClock.from_document(json.loads(json.dumps(clock.to_document())))
+            clock = load(EventClock, json.loads(json.dumps(dump(clock))))
         reference.step(records, _SOURCES, now_ms=now_ms, unread=unread)
         assert clock.frontier_ms == reference.frontier_ms
     reference.drain()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 import pytest
 from hypothesis import given
@@ -15,6 +15,7 @@ from sequitur.consumer.reorder.sorted_run import Run
 from sequitur.consumer.reorder.step_log import StepEntry, StepKind, Totals
 from tests.support.events import T0
 from tests.support.reorder_reference import Record, Reference
+from tests.support.values import replace
 
 _PLACE = ("readings", 0)
 _rows = st.tuples(st.integers(T0, T0 + 80), st.sampled_from(["a", "b", "c", None]))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import tempfile
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field, fields
 from pathlib import Path
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, Final
@@ -29,6 +29,7 @@ from sequitur.pipelines.rows.run_rows import Part, RunRows
 from sequitur.pipelines.rows.selection import Selection
 from tests.support.examples import examples
 from tests.support.partition_logs import PartitionLog, partition_logs
+from tests.support.values import replace
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -188,9 +189,10 @@ def _staged(  # noqa: PLR0917 - what a step is staged by
         for row in some.to_pylist()
     ]
     aside.sort(key=lambda row: (row["topic"], row["partition"], row["offset"]))
-    told = asdict(found)
-    rows_of_files = sum(told["run"].pop("files").values())
-    assert told["run"].pop("size_bytes") > 0 or not files
+    told = {one.name: getattr(found, one.name) for one in fields(found)}
+    run = told["run"] = replace(found.run, files={}, size_bytes=0)
+    assert found.run.size_bytes > run.size_bytes or not files
+    rows_of_files = sum(found.run.files.values())
     return told, rows_of_files, list(itertools.chain(*in_order)), aside
 
 

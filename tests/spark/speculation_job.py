@@ -17,6 +17,7 @@ import pyarrow as pa
 from pyspark import TaskContext
 from pyspark.sql import SparkSession
 
+from sequitur.base.stored import load
 from sequitur.pipelines.rows.record_layout import Headers, record_batches
 from sequitur.pipelines.sink.block_writer import BlockWriter
 from sequitur.pipelines.sink.step_plans import StepPlan
@@ -35,7 +36,7 @@ _TIMEOUT_S = 5 * PATIENCE_S
 def main(bootstrap_servers: str, topic: str, document: str, rows: str) -> None:
     """Write that many rows as the step whose plan is given."""
     kafka = KafkaSettings(bootstrap_servers=bootstrap_servers)
-    plan = StepPlan.from_document(json.loads(document))
+    plan = load(StepPlan, json.loads(document))
     writer = BlockWriter(
         kafka=kafka,
         topic=topic,

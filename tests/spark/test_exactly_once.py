@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from sequitur.base.stored import dump
 from sequitur.pipelines.launch import spark_submit_command, spark_submit_environment
 from sequitur.pipelines.sink.step_planner import StepPlanner
 from sequitur.producer import KafkaSettings
@@ -39,7 +40,7 @@ def test_speculative_copy_doubles_nothing(
     kafka = KafkaSettings(bootstrap_servers=broker.bootstrap_servers)
     plans = StepPlanner(kafka, app=f"app-{topic}", documents=DocumentFolder())
     plans.open({topic: 1}, newest=-1, done=-1, sent=None)
-    plan = json.dumps(plans.of_step(0, {topic: 1}).plan.to_document())
+    plan = json.dumps(dump(plans.of_step(0, {topic: 1}).plan))
     with SparkCluster(tmp_path, memory="600m") as cluster:
         command = spark_submit_command(
             [kafka.bootstrap_servers, topic, plan, str(_ROWS)],

@@ -349,7 +349,7 @@ def test_damaged_and_foreign_checkpoints_are_refused_by_name(
     done = sink.checkpoint / "done" / f"{0:012d}"
     text = done.read_text()
     done.write_text(text.replace('"format": 1', '"format": 2'))
-    with pytest.raises(CheckpointError, match=r"done/000000000000 cannot be read: it has format 2"):
+    with pytest.raises(CheckpointError, match=r"done/0+ cannot be read: .* format 2, this version"):
         sink.write("two", range(10, 20))
     sink.close()
     done.unlink()

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from random import Random
 from typing import TYPE_CHECKING, Any, Final
 
+from sequitur.base.stored import dump, load
 from sequitur.errors import (
     OutputMismatchError,
     SendUnansweredError,
@@ -204,7 +205,7 @@ class Run:
         plans.written(step, {w: count for w, count in rows.items() if count})
         self._done = step
         assert plans.sent is not None
-        self._sent = SequenceEnds.from_document(plans.sent.to_document())
+        self._sent = load(SequenceEnds, dump(plans.sent))
         self.cluster.tell(f"step {step} is done")
         if self._chance(self._history.deaths):
             self._kill()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from pathlib import Path
 
 from sequitur.consumer.reorder.clock import EventClock
@@ -14,6 +13,7 @@ from sequitur.pipelines.store.job_identity import JobIdentity
 from sequitur.pipelines.store.storage import LocalStorage
 from tests.support.parquet_files import parquet_files
 from tests.support.staged_rows import Row, staged
+from tests.support.values import replace
 
 IDENTITY = JobIdentity(("in",), None, "json:at", "out", 3, "ordered", "topology")
 ROWS = [Row("in", 0, number, b"k", number) for number in range(30)]

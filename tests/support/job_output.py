@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, TypeAlias
 import numpy as np
 import pyarrow as pa
 
+from sequitur.base.stored import dump, load
 from sequitur.kafka.partition import OutputPartition
 from sequitur.pipelines.rows.columns import RUN_ARROW_SCHEMA
 from sequitur.pipelines.rows.record_layout import Headers, record_batches
@@ -164,7 +165,7 @@ class Life:
             documents or self.documents,
             newest=self.done if newest is None else newest,
             done=self.done,
-            sent=None if sent is None else SequenceEnds.from_document(sent.to_document()),
+            sent=None if sent is None else load(SequenceEnds, dump(sent)),
         )
 
 

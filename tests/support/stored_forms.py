@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 import numpy as np
 
 from sequitur.base.process import ProcessIdentity
+from sequitur.base.stored import dump, load
 from sequitur.consumer.reorder import LatePolicy
 from sequitur.consumer.reorder.clock import EventClock, PartitionClock
 from sequitur.consumer.reorder.key_state import Fold, KeyState
@@ -142,7 +143,7 @@ def golden_forms() -> dict[str, dict[str, Any]]:
 
 
 def _document(name: str, value: Any) -> Form:
-    return Form(name, value.to_document(), value, type(value).from_document)
+    return Form(name, dump(value), value, partial(load, type(value)))
 
 
 def _run(random: Random, step: int, **more: Any) -> Run:
@@ -233,7 +234,7 @@ def _sink() -> Iterator[Form]:
     stream = StreamBatch("6f9e", 12, "plan-注文", "run")
     yield _document("sink: staged", StagedBatch(3, stream, 8, "f", files))
     yield _document("sink: staged by name", StagedBatch(0, NamedBatch(_NAME), 1, "f", ()))
-    yield _document("sink: done", BatchDone(3, 7, sent.to_document()))
+    yield _document("sink: done", BatchDone(3, 7, dump(sent)))
     yield _document("sink: done, bare", BatchDone(0, 0, None))
 
 
@@ -261,7 +262,7 @@ def _topology() -> Iterator[Form]:
 
 def _folders() -> Iterator[Form]:
     identity = JobIdentity(("b", _NAME, "a"), None, "json:at:ms", "out", 7, "reorder", "words", 2)
-    yield Form("format.json", identity.to_document(), 7, begun_with)
+    yield Form("format.json", dump(identity), 7, begun_with)
     yield Form("partitions.json", partitions_document(4, 6), 2, empty_partitions)
     yield _document("former job", FormerJob(3, _LARGEST, "ü"))
     process = ProcessIdentity("ho\u00dft", 7, "boot ns", 99)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Any, cast
 
 import pytest
@@ -13,6 +12,7 @@ from sequitur.consumer.reorder.learned_delay import LearnedDelays, StepLateness,
 from sequitur.consumer.reorder.sorted_run import Run
 from sequitur.kafka.partition import SourcePartition
 from sequitur.pipelines.ordering.frontier import Frontier, tick_ms
+from tests.support.values import replace
 
 A, B = SourcePartition("readings", 0), SourcePartition("readings", 1)
 

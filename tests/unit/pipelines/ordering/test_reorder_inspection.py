@@ -11,6 +11,7 @@ import pyarrow.parquet as pq
 import pytest
 from typer.testing import CliRunner
 
+from sequitur.base.stored import dump
 from sequitur.cli.main import app
 from sequitur.consumer.reorder.clock import EventClock
 from sequitur.consumer.reorder.key_state import Fold, KeyState
@@ -61,7 +62,7 @@ def _entry(step: int, **changes: Any) -> StepEntry:
 
 def _write_entry(root: Path, entry: StepEntry) -> None:
     path = root / "frontier" / f"{entry.step:012d}"
-    path.write_text(json.dumps(entry.to_document()))
+    path.write_text(json.dumps(dump(entry)))
     (path.parent / f".{path.name}.crc").write_bytes(b"crc")
 
 
@@ -75,7 +76,7 @@ def root(tmp_path: Path) -> Path:
     for step in (0, 1):
         _write_entry(root, _entry(step))
         done = StepDone(step, Totals(read=4 * (step + 1), released=5, late=step), seconds=0.5)
-        (root / "done" / f"{step:012d}").write_text(json.dumps(done.to_document()))
+        (root / "done" / f"{step:012d}").write_text(json.dumps(dump(done)))
     rows = pa.table(
         {
             "event_time_ms": pa.array([T0 - 1, T0 + 1000, T0 + 3000, T0 + 5000], pa.int64()),
@@ -127,7 +128,7 @@ def test_steps_that_are_staged_are_shown(root: Path) -> None:
             run=entry.runs[0],
         )
         path = root / "staged" / f"{step:012d}"
-        path.write_text(json.dumps(staged.to_document()))
+        path.write_text(json.dumps(dump(staged)))
     found = inspect_checkpoint(str(root)).as_json()
     assert found["staged"] == [{"step": 2, "read": 4}, {"step": 3, "read": 4}]
     assert found["totals"]["read"] == 8
@@ -254,7 +255,7 @@ def test_what_the_command_prints_adds_up(root: Path) -> None:
         read=70, released=20, late=5, quarantined={"missing": 2}, duplicates=3, skipped=11
     )
     done = StepDone(1, totals, seconds=0.5)
-    (root / "done" / "000000000001").write_text(json.dumps(done.to_document()))
+    (root / "done" / "000000000001").write_text(json.dumps(dump(done)))
     shown = CliRunner().invoke(app, ["reorder", "inspect", str(root)]).output
     rows = dict(re.findall(r"(\w+) +│ +(\d+)", shown))
     parts = ("released", "late", "quarantined", "duplicates", "skipped", "held")

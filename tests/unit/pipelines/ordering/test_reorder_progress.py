@@ -5,7 +5,6 @@ from __future__ import annotations
 import io
 import json
 import urllib.request
-from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -30,6 +29,7 @@ from sequitur.pipelines.ordering.progress import (
     report_table,
 )
 from tests.support.done_step import T0, A, done_step
+from tests.support.values import replace
 from tests.support.waiting import PATIENCE_S
 
 

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import time
+from functools import partial
 from typing import TYPE_CHECKING
 
 import pytest
 
-from sequitur.errors import FencedError, OutputMismatchError, OwnershipError
+from sequitur.base.stored import dump, load
+from sequitur.errors import CheckpointError, FencedError, OutputMismatchError, OwnershipError
 from sequitur.kafka import connections
 from sequitur.kafka.identity import Identity
 from sequitur.kafka.partition import OutputPartition
@@ -47,18 +49,19 @@ _SENT = SequenceEnds("c", _OURS, {"out": ("ab12", (1, 2)), "late": (None, ())})
 
 
 def test_a_plan_is_read_back_as_it_was_written() -> None:
-    assert StepPlan.from_document(_PLAN.to_document()) == _PLAN
+    assert load(StepPlan, dump(_PLAN)) == _PLAN
 
 
 def test_what_a_done_mark_says_is_read_back_as_it_was_written() -> None:
-    assert SequenceEnds.from_document(_SENT.to_document()) == _SENT
+    assert load(SequenceEnds, dump(_SENT)) == _SENT
 
 
 @pytest.mark.parametrize("of", [_PLAN, _SENT])
 def test_another_format_is_refused(of: StepPlan | SequenceEnds) -> None:
     """A newer version may mean something else by it."""
-    with pytest.raises(ValueError, match="format 2, this version reads 1"):
-        type(of).from_document({**of.to_document(), "format": 2})
+    folder = DocumentFolder(documents={"found": {**dump(of), "format": 2}})
+    with pytest.raises(CheckpointError, match=r"/found cannot be read: .*2, this version reads 1"):
+        folder.read_document("found", partial(load, type(of)))
 
 
 @pytest.mark.parametrize(

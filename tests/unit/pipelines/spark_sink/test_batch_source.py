@@ -6,6 +6,7 @@ import json
 
 import pytest
 
+from sequitur.base.stored import dump, load
 from sequitur.errors import WrongBatchError
 from sequitur.pipelines.spark_sink.batch_documents import BatchDone, StagedBatch, StagedFile
 from sequitur.pipelines.spark_sink.batch_source import (
@@ -66,14 +67,14 @@ def test_names_come_in_any_order() -> None:
 
 @pytest.mark.parametrize("source", [StreamBatch("q", 3, "p"), NamedBatch("n")])
 def test_documents_are_read_back(source: BatchSource) -> None:
-    assert source_of(json.loads(json.dumps(source.to_document()))) == source
+    assert source_of(json.loads(json.dumps(dump(source)))) == source
     files = (
         StagedFile("a", 10, (((0, 2), (1, 1)), ((3, 7),))),
         StagedFile("b", 20, (((2, 5),), ((2, 4),))),
     )
     staged = StagedBatch(4, source, 8, "folder", files)
-    assert StagedBatch.from_document(json.loads(json.dumps(staged.to_document()))) == staged
+    assert load(StagedBatch, json.loads(json.dumps(dump(staged)))) == staged
     assert dict(staged.rows) == {0: 2, 1: 1, 2: 9, 3: 7}
     assert staged.size_bytes == 30
     done = BatchDone(4, 19, {"cluster": "c"})
-    assert BatchDone.from_document(json.loads(json.dumps(done.to_document()))) == done
+    assert load(BatchDone, json.loads(json.dumps(dump(done)))) == done

@@ -6,13 +6,13 @@ import contextlib
 import itertools
 import json
 import shutil
-from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from sequitur.base.stored import dump, load
 from sequitur.consumer.reorder import parse_event_time_spec
 from sequitur.consumer.reorder.event_time import identity_of
 from sequitur.consumer.reorder.key_state import Fold, KeyState
@@ -41,6 +41,7 @@ from tests.support.checkpoints import (
 from tests.support.disk_model import DiskModel
 from tests.support.golden import golden_document
 from tests.support.parquet_files import parquet_files
+from tests.support.values import replace
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -486,7 +487,7 @@ def test_damaged_document_is_refused_by_its_path(tmp_path: Path, name: str, dama
     """Empty, cut, or other JSON: never with a raw error."""
     first = claimed(tmp_path)
     first.write_document("outputs.json", {"format": 1, "app": "a", "cluster": None})
-    first.write_document("plans/000000000000", StepPlan(0, None, Identity(7, 0), {}).to_document())
+    first.write_document("plans/000000000000", dump(StepPlan(0, None, Identity(7, 0), {})))
     first.write_entry(step_entry(first, 0))
     first.write_done(StepDone(0, Totals()))
     first.close()
@@ -497,7 +498,7 @@ def test_damaged_document_is_refused_by_its_path(tmp_path: Path, name: str, dama
         with contextlib.closing(found):
             found.claim(IDENTITY)
             assert found.read_document("outputs.json", job_of) == ("a", None)
-            assert found.read_document("plans/000000000000", StepPlan.from_document) is not None
+            assert found.read_document("plans/000000000000", partial(load, StepPlan)) is not None
             found.latest()
 
     with pytest.raises(CheckpointError, match=rf"{tmp_path}(/{name} cannot be read| is not a reo)"):
@@ -743,9 +744,9 @@ def test_no_checkpoint_changes_the_meaning_of_its_event_time(
     stored: str, event_time: str, is_same: bool
 ) -> None:
     """A spelling that has another meaning now is refused, and the one with its meaning is taken."""
-    found = replace(IDENTITY, event_time=stored).to_document()
+    found = dump(replace(IDENTITY, event_time=stored))
     wanted = replace(IDENTITY, event_time=identity_of(parse_event_time_spec(event_time)))
     with (
         contextlib.nullcontext() if is_same else pytest.raises(CheckpointError, match="event_time")
     ):
-        check_identity("here", found, wanted.to_document())
+        check_identity("here", found, dump(wanted))

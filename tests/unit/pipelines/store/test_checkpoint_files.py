@@ -6,13 +6,13 @@ import errno
 import json
 import os
 import threading
-from dataclasses import replace
 from typing import TYPE_CHECKING
 from unittest.mock import Mock
 from uuid import uuid4
 
 import pytest
 
+from sequitur.base.stored import dump, load
 from sequitur.consumer.reorder.clock import EventClock, Look
 from sequitur.consumer.reorder.sorted_run import Run
 from sequitur.consumer.reorder.step_log import StepDone, StepEntry, StepKind, Totals
@@ -28,6 +28,7 @@ from tests.support.checkpoints import (
     spark_plan,
     step_entry,
 )
+from tests.support.values import replace
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -71,10 +72,10 @@ def test_entry_grows_with_runs_and_not_with_their_files() -> None:
         planned={place: look.position for place, look in looks.items()},
         counted=dict.fromkeys(places, (50, 4000)),
     )
-    text = as_text(entry.to_document())
+    text = as_text(dump(entry))
     assert len(text) < 1_000_000
-    assert len(text.splitlines()) == len(entry.to_document()) + 2
-    assert StepEntry.from_document(json.loads(text)).runs[-1] == replace(run, files={})
+    assert len(text.splitlines()) == len(dump(entry)) + 2
+    assert load(StepEntry, json.loads(text)).runs[-1] == replace(run, files={})
 
 
 @pytest.mark.promise("order-processes-killed-write")

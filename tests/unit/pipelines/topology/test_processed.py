@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import pickle
-from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -27,6 +26,7 @@ from sequitur.pipelines.topology.processed import Prepared, Processed, ProcessTo
 from sequitur.pipelines.topology.topology_file import check_prepared
 from tests.support.checkpoints import claimed
 from tests.support.golden import golden_document
+from tests.support.values import replace
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

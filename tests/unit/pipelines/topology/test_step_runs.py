@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from sequitur.base.stored import dump, load
 from sequitur.consumer.reorder.clock import EventClock, Look
 from sequitur.consumer.reorder.step_log import StepEntry, StepKind, Totals
 from sequitur.consumer.topology import Bolt, ProcessSettings, TopologyBuilder, bolt
@@ -515,6 +516,6 @@ def test_silence_counts_up_to_the_last_look_at_the_input() -> None:
     That would be behind the watermark when it is read: late for windows, though it came in time.
     """
     clock = _silent_since(_silent_since(EventClock(), 0), _IDLE_MS + 7_000)
-    clock = EventClock.from_document(clock.to_document())
+    clock = load(EventClock, dump(clock))
     assert reached_ms(_decided(clock, _AT_MS + 8 * 3_600_000)) == _AT_MS + 7_000
     assert reached_ms(_decided(clock.drain(), _AT_MS + 8 * 3_600_000)) == _AT_MS + 7_000

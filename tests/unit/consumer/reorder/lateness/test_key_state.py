@@ -6,6 +6,7 @@ import json
 
 import pytest
 
+from sequitur.base.stored import dump, load
 from sequitur.consumer.reorder.key_state import FOLD_LIMITS, Fold, KeyState
 from sequitur.consumer.reorder.sorted_run import Run
 from sequitur.pipelines.workers import is_small
@@ -73,4 +74,4 @@ def test_silent_keys_are_forgotten_and_the_horizon_stays() -> None:
 def test_state_survives_json() -> None:
     """What is logged with a step reads back the same."""
     state = KeyState(horizon_ms=7, folds=(Fold(1, 2, 3, 4), Fold(5, 6, 7, 8)))
-    assert state == KeyState.from_document(json.loads(json.dumps(state.to_document())))
+    assert state == load(KeyState, json.loads(json.dumps(dump(state))))

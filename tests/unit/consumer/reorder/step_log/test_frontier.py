@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import json
-from dataclasses import replace
 from typing import Any
 
 import pytest
 
+from sequitur.base.stored import dump, load
 from sequitur.consumer.reorder import LatePolicy
 from sequitur.consumer.reorder.clock import EventClock
 from sequitur.consumer.reorder.key_state import KeyState
@@ -16,6 +16,7 @@ from sequitur.consumer.reorder.sorted_run import Run
 from sequitur.consumer.reorder.step_log import StepDone, StepEntry, StepKind, Totals, finish
 from sequitur.errors import ConservationError, StateFormatError
 from sequitur.kafka.partition import SourcePartition
+from tests.support.values import replace
 
 A = SourcePartition("readings", 0)
 
@@ -47,9 +48,9 @@ def test_entry_and_mark_survive_json() -> None:
         is_backlog=False,
     )
     learning = _entry(learned=learned)
-    assert learning == StepEntry.from_document(json.loads(json.dumps(learning.to_document())))
+    assert learning == load(StepEntry, json.loads(json.dumps(dump(learning))))
     entry, done = _entry(), StepDone(3, Totals(read=9, quarantined={"event-time-missing": 3}))
-    assert entry == StepEntry.from_document(json.loads(json.dumps(entry.to_document())))
+    assert entry == load(StepEntry, json.loads(json.dumps(dump(entry))))
     entry = _entry(
         late_policy=LatePolicy.EMIT,
         rescued=1,
@@ -65,30 +66,30 @@ def test_entry_and_mark_survive_json() -> None:
         topics={"in": "an id"},
         lost={A: (3, 9)},
     )
-    assert entry == StepEntry.from_document(json.loads(json.dumps(entry.to_document())))
-    assert done == StepDone.from_document(json.loads(json.dumps(done.to_document())))
+    assert entry == load(StepEntry, json.loads(json.dumps(dump(entry))))
+    assert done == load(StepDone, json.loads(json.dumps(dump(done))))
     done = replace(done, seconds=1.5, processed={"acked": 3}, stamped_ms=77)
-    assert done == StepDone.from_document(json.loads(json.dumps(done.to_document())))
+    assert done == load(StepDone, json.loads(json.dumps(dump(done))))
 
 
 def test_frontier_of_a_step_can_be_read_off_its_document() -> None:
     """It is the clock's, and stands beside it for those who query checkpoints."""
-    document = _entry().to_document()
+    document = dump(_entry())
     assert (document["frontier_ms"], document["clock"]["frontier_ms"]) == (50, 50)
 
 
 def test_runs_stand_in_an_entry_without_their_files() -> None:
     """They stand beside the files, and an entry grows by a line for each run."""
     run = Run(2, 5, 11, 60, size_bytes=7, name="run", files={"part-0": 3, "part-1": 2})
-    document = _entry(runs=(run,)).to_document()
-    assert document["runs"] == [run.to_document()]
-    assert StepEntry.from_document(document).runs == (replace(run, files={}),)
+    document = dump(_entry(runs=(run,)))
+    assert document["runs"] == [dump(run)]
+    assert load(StepEntry, document).runs == (replace(run, files={}),)
 
 
 @pytest.mark.parametrize("kind", [StepEntry, StepDone])
 def test_newer_step_format_is_refused(kind: type[StepEntry | StepDone]) -> None:
     with pytest.raises(StateFormatError, match="format 99"):
-        kind.from_document({"format": 99})
+        load(kind, {"format": 99})
 
 
 def test_run_is_live_until_the_frontier_reaches_its_maximum() -> None:

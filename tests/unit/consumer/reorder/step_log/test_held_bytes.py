@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from sequitur.base.stored import dump, load
 from sequitur.consumer.reorder.clock import EventClock
 from sequitur.consumer.reorder.sorted_run import Run, least_frontier_ms
 from sequitur.kafka.partition import SourcePartition
@@ -75,7 +76,7 @@ def test_overruled_partition_is_heard_again() -> None:
     held = _clock().advance(now_ms=0, delay_ms=0, idle_timeout_ms=10**9, least_ms=1000)
     assert held.frontier_ms == 1000
     assert [one.was_overruled for one in held.partitions.values()] == [True, True, True, False]
-    assert EventClock.from_document(held.to_document()) == held
+    assert load(EventClock, dump(held)) == held
     again = held.advance(now_ms=0, delay_ms=0, idle_timeout_ms=10**9)
     assert not any(one.was_overruled for one in again.partitions.values())
     assert again.frontier_ms == 1000

@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from sequitur.base.stored import dump, load
 from sequitur.consumer.reorder.clock import EventClock
 from sequitur.consumer.reorder.step_log import StepDone, StepEntry, StepKind, Totals, finish
 from sequitur.errors import ConservationError
@@ -57,7 +58,7 @@ def test_skipped_rows_are_accounted_for_when_a_step_is_done() -> None:
     """Of ten one is late, two are in quarantine, three skipped: four came out."""
     done = finish(_entry(skipped=3), released=4, late=1, quarantined=2)
     assert (done.totals.skipped, done.totals.released, done.totals.held) == (3, 4, 0)
-    assert StepDone.from_document(done.to_document()) == done
+    assert load(StepDone, dump(done)) == done
 
 
 @pytest.mark.parametrize("released", [3, 5])
@@ -71,5 +72,5 @@ def test_a_step_document_says_what_was_counted() -> None:
     """Rows and bytes of each partition that was read."""
     counted = {SourcePartition("in", 0): (7, 700), SourcePartition("in", 1): (0, 0)}
     entry = StepEntry.of(_entry(skipped=3), counted=counted, runs=(), before=Totals(), logged_ms=0)
-    assert StepEntry.from_document(entry.to_document()) == entry
-    assert entry.to_document()["counted"] == [["in", 0, 7, 700], ["in", 1, 0, 0]]
+    assert load(StepEntry, dump(entry)) == entry
+    assert dump(entry)["counted"] == [["in", 0, 7, 700], ["in", 1, 0, 0]]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from sequitur.base.stored import dump, load
 from sequitur.base.time_format import BEFORE_ALL_TIME_MS
 from sequitur.consumer.reorder.awaited import Awaited, awaited
 from sequitur.consumer.reorder.clock import EventClock, Look
@@ -56,7 +57,7 @@ def _clock(
 def test_who_holds_the_frontier_is_named(clock: EventClock, expected: list[str]) -> None:
     """Those that have given nothing, else the one that is furthest behind; and until when."""
     assert [one.text(9_000) for one in awaited(clock)] == expected
-    read_back = EventClock.from_document(clock.to_document())
+    read_back = load(EventClock, dump(clock))
     assert awaited(read_back) == awaited(clock)
 
 

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from sequitur.base.stored import load
 from sequitur.consumer.reorder.clock import EventClock
 from sequitur.consumer.reorder.learned_delay import (
     DelayPolicy,
@@ -155,4 +156,4 @@ def test_the_frontier_waits_for_the_partition_with_the_longest_delay() -> None:
 def test_foreign_document_is_refused(document: dict[str, Any]) -> None:
     """What another format learned is not guessed at."""
     with pytest.raises(StateFormatError, match="this version reads 1"):
-        LearnedDelays.from_document(document)
+        load(LearnedDelays, document)

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Any
 
 import pytest
 
+from sequitur.base.stored import load
 from sequitur.base.time_format import BEFORE_ALL_TIME_MS
 from sequitur.consumer.reorder.clock import EventClock, Look, PartitionClock
 from sequitur.errors import StateFormatError
 from sequitur.kafka.partition import SourcePartition
+from tests.support.values import replace
 
 A = SourcePartition("readings", 0)
 B = SourcePartition("readings", 1)
@@ -216,7 +217,7 @@ def test_topic_that_is_forgotten_leaves_the_frontier_where_it_is() -> None:
 def test_foreign_document_is_refused(document: dict[str, Any]) -> None:
     """A clock of another format is not guessed at."""
     with pytest.raises(StateFormatError, match="this version reads 2"):
-        EventClock.from_document(document)
+        load(EventClock, document)
 
 
 def test_rows_that_are_gone_are_passed_over() -> None:
@@ -260,5 +261,5 @@ def test_partition_that_gave_nothing_is_idle_only_by_silence_unless_the_run_is_b
 def test_document_of_another_format_is_refused_by_its_number() -> None:
     """The user is told which is found, and which is read."""
     with pytest.raises(StateFormatError) as refused:
-        EventClock.from_document({"format": 77})
+        load(EventClock, {"format": 77})
     assert str(refused.value) == "clock of format 77, this version reads 2"
