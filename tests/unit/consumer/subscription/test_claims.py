@@ -26,7 +26,7 @@ class _Clock:
 
 def _claim(count: int = 1, **fields: object) -> Claim:
     claim = Claim("a", count, int(_LEASE_S * 1000), 5, _ELSEWHERE)
-    return replace(claim, **fields)  # type: ignore[arg-type] # each test names its fields
+    return replace(claim, **fields)
 
 
 def test_what_is_written_is_read_back() -> None:
