@@ -18,7 +18,7 @@ from operator import index
 from typing import TYPE_CHECKING, Any, Final, Literal, Self, TypeAlias
 
 import msgspec
-from confluent_kafka import Message as KafkaMessage  # noqa: TC002 - `help()` evaluates it
+from confluent_kafka import Message as KafkaMessage
 
 from sequitur.consumer.subscription.claims import LEASE_S, LONGEST_LEASE_S, HeldLease
 from sequitur.consumer.subscription.consumption import Consumption
