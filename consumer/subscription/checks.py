@@ -7,10 +7,13 @@ owner, or may have one, is left alone: that owner makes these acks itself, see `
 from __future__ import annotations
 
 import contextlib
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
+from msgspec.structs import replace
+
+from sequitur.base.stored import dump
 from sequitur.consumer.subscription.cursor import CursorIdentity
 from sequitur.consumer.subscription.detection import Finding, FindingKind, detect, near_deletion
 from sequitur.consumer.subscription.expiry import is_unused
@@ -249,7 +252,7 @@ class CheckRound:
                     "proximity": one.proximity,
                     "isExceeded": one.is_exceeded,
                     "subscription": one.subscription,
-                    **one.quota.to_document(),
+                    **dump(one.quota),
                 }
                 for one in self.quotas
             ],

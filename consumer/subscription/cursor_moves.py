@@ -12,9 +12,11 @@ then nothing expires and nothing is evicted (`Survey.is_being_reset`).
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any, TypeAlias
+
+from msgspec.structs import replace
 
 from sequitur.base.process import wall_clock_ms
 from sequitur.consumer.subscription.cursor import CursorIdentity
