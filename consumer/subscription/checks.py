@@ -240,7 +240,7 @@ class CheckRound:
     expired: tuple[str, ...] = ()  # the subscriptions that were deleted
 
     def to_document(self) -> dict[str, Any]:
-        return {
+        answer = {
             "now_ms": self.now_ms,
             "backlogs": [
                 {
@@ -256,10 +256,11 @@ class CheckRound:
                 }
                 for one in self.quotas
             ],
-            "acked": [{**one._asdict(), "why": one.why.value} for one in self.acked],
+            "acked": [one._asdict() for one in self.acked],
             "findings": [one.to_document() for one in self.findings],
-            "expired": list(self.expired),
+            "expired": self.expired,
         }
+        return dump(answer)
 
 
 def _taken(

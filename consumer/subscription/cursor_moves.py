@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 from msgspec.structs import replace
 
 from sequitur.base.process import wall_clock_ms
+from sequitur.base.stored import dump
 from sequitur.consumer.subscription.cursor import CursorIdentity
 from sequitur.consumer.subscription.moves import (
     CursorMove,
@@ -228,15 +229,11 @@ def finish_reset(registry: RegistryStore, name: str, state: SubscriptionState) -
 
 
 def _document(kind: MoveKind, name: str, epoch: int, moves: Sequence[CursorMove]) -> dict[str, Any]:
-    totals = MoveTotals.of(moves)
     return {
         "subscription": name,
         "kind": kind.value,
         "epoch": epoch,
-        "messages": totals.messages,
-        "acked": totals.acked,
-        "skipped": totals.skipped,
-        "gone": totals.gone,
+        **dump(MoveTotals.of(moves)),
         "moves": [one.to_document() for one in moves],
     }
 
