@@ -26,15 +26,18 @@ Pure: the wall clock comes in as `now_ms`.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any, Final, NamedTuple, Self
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, ClassVar, Final, NamedTuple, Self
 
+from msgspec import Struct, structs
+from msgspec.structs import replace
+
+from sequitur.base.stored import load
 from sequitur.base.time_format import BEFORE_ALL_TIME_MS
-from sequitur.errors import StateFormatError
 from sequitur.kafka.partition import SourcePartition
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Mapping
+    from collections.abc import Collection
 
 
 CLOCK_FORMAT: Final = 2
@@ -42,8 +45,7 @@ CLOCK_FORMAT: Final = 2
 LONGEST_TICK_MS: Final = 1_000
 
 
-@dataclass(frozen=True, slots=True)
-class EventClock:
+class EventClock(Struct, frozen=True, tag_field="format", tag=CLOCK_FORMAT):
     """The clocks of all source partitions, and the frontier.
 
     Attributes:
@@ -51,8 +53,10 @@ class EventClock:
         partitions: The clock of each partition.
     """
 
+    TITLE: ClassVar = "clock"
+
     frontier_ms: int = BEFORE_ALL_TIME_MS
-    partitions: Mapping[SourcePartition, PartitionClock] = field(default_factory=dict)
+    partitions: Mapping[SourcePartition, PartitionClock] = {}
 
     @property
     def seen_ms(self) -> int:
@@ -186,62 +190,21 @@ class EventClock:
         """Move the frontier to the greatest event time seen, so that everything held goes out."""
         return replace(self, frontier_ms=max(self.frontier_ms, self.max_event_time_ms))
 
-    def to_document(self) -> dict[str, Any]:
-        """Return the clock as a JSON document."""
-        return {
-            "format": CLOCK_FORMAT,
-            "frontier_ms": self.frontier_ms,
-            "partitions": [
-                {
-                    "topic": partition.topic,
-                    "partition": partition.partition,
-                    "max_event_time_ms": clock.max_event_time_ms,
-                    "seen_ms": clock.seen_ms,
-                    "position": clock.position,
-                    "high_watermark": clock.high_watermark,
-                    "silent_ms": clock.silent_ms,
-                    "silent_end": clock.silent_end,
-                    "delay_ms": clock.delay_ms,
-                    "was_idle": clock.was_idle,
-                    "idle_at_ms": clock.idle_at_ms,
-                    "was_overruled": clock.was_overruled,
-                }
-                for partition, clock in sorted(self.partitions.items())
-            ],
-        }
+    def to_stored(self) -> dict[str, Any]:
+        rows = [
+            {"topic": topic, "partition": partition, **structs.asdict(clock)}
+            for (topic, partition), clock in sorted(self.partitions.items())
+        ]
+        return {"format": CLOCK_FORMAT, "frontier_ms": self.frontier_ms, "partitions": rows}
 
     @classmethod
-    def from_document(cls, document: Mapping[str, Any]) -> Self:
-        """Read `to_document` back.
-
-        Raises:
-            StateFormatError: Written by something else, or by a newer version.
-        """
-        found = document.get("format")
-        if found != CLOCK_FORMAT:
-            raise StateFormatError(f"clock of format {found!r}, this version reads {CLOCK_FORMAT}")
-        return cls(
-            frontier_ms=document["frontier_ms"],
-            partitions={
-                SourcePartition(entry["topic"], entry["partition"]): PartitionClock(
-                    max_event_time_ms=entry["max_event_time_ms"],
-                    seen_ms=entry["seen_ms"],
-                    position=entry["position"],
-                    high_watermark=entry["high_watermark"],
-                    silent_ms=entry["silent_ms"],
-                    silent_end=entry["silent_end"],
-                    delay_ms=entry["delay_ms"],
-                    was_idle=entry["was_idle"],
-                    idle_at_ms=entry["idle_at_ms"],
-                    was_overruled=entry["was_overruled"],
-                )
-                for entry in document["partitions"]
-            },
-        )
+    def from_stored(cls, fields: Mapping[str, Any]) -> dict[str, Any]:
+        rows = fields["partitions"]
+        clocks = {(row["topic"], row["partition"]): load(PartitionClock, row) for row in rows}
+        return {**fields, "partitions": clocks}
 
 
-@dataclass(frozen=True, slots=True)
-class PartitionClock:
+class PartitionClock(Struct, frozen=True):
     """What one source partition has shown us.
 
     Attributes:

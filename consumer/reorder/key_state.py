@@ -19,13 +19,17 @@ Pure: what to fold is decided here; `sequitur.pipelines.ordering.key_history` ha
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass, field, replace
-from typing import TYPE_CHECKING, Any, Final, Self
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final, Self
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from sequitur.base.time_format import BEFORE_ALL_TIME_MS
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Sequence
 
     from sequitur.consumer.reorder.sorted_run import Run
 
@@ -58,8 +62,7 @@ FOLD_LIMITS: Final = FoldLimits()
 """Those of a job."""
 
 
-@dataclass(frozen=True, slots=True)
-class KeyState:
+class KeyState(Struct, frozen=True):
     """The part of the state that is in folds.
 
     Attributes:
@@ -124,21 +127,8 @@ class KeyState:
         kept = tuple(old for old in self.folds if old not in upkeep.folds)
         return replace(self, folds=(*kept, fold) if fold.keys else kept)
 
-    def to_document(self) -> dict[str, Any]:
-        """Return the state as a JSON document."""
-        return asdict(self)
 
-    @classmethod
-    def from_document(cls, document: Mapping[str, Any]) -> Self:
-        """Read `to_document` back."""
-        return cls(
-            horizon_ms=document["horizon_ms"],
-            folds=tuple(Fold(**fold) for fold in document["folds"]),
-        )
-
-
-@dataclass(frozen=True, slots=True)
-class Fold:
+class Fold(Struct, frozen=True, forbid_unknown_fields=True):
     """A file of keys, each with its last released event time.
 
     Attributes:
@@ -155,7 +145,7 @@ class Fold:
     size_bytes: int
     max_event_time_ms: int
     name: str = ""
-    files: Mapping[str, int] = field(default_factory=dict)
+    files: Mapping[str, int] = {}
 
 
 @dataclass(frozen=True, slots=True)

@@ -29,14 +29,18 @@ is repeated has the same delays. See docs/adr/0005-adaptive-delay.md for figures
 from __future__ import annotations
 
 import math
-from dataclasses import asdict, dataclass, field, replace
-from typing import TYPE_CHECKING, Any, Final, Self
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, ClassVar, Final, Self
 
-from sequitur.errors import StateFormatError
+from msgspec import Struct, structs
+from msgspec.structs import replace
+
+from sequitur.base.stored import load
 from sequitur.kafka.partition import SourcePartition
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Iterable
 
     from sequitur.consumer.reorder.clock import EventClock
 
@@ -83,8 +87,7 @@ def learn(
     return replace(learned, late_target=policy.late_target)
 
 
-@dataclass(frozen=True, slots=True)
-class LearnedDelays:
+class LearnedDelays(Struct, frozen=True, tag_field="format", tag=DELAY_FORMAT):
     """What has been learned of all source partitions.
 
     Attributes:
@@ -92,7 +95,9 @@ class LearnedDelays:
         late_target: What is promised; 0 while a fixed delay is in its place.
     """
 
-    partitions: Mapping[SourcePartition, LatenessHistogram] = field(default_factory=dict)
+    TITLE: ClassVar = "learned delays"
+
+    partitions: Mapping[SourcePartition, LatenessHistogram] = {}
     late_target: float = 0.0
 
     def learn(
@@ -146,52 +151,30 @@ class LearnedDelays:
         together = self.together
         return min(1.0, together.recent_late / together.rows) if together.rows else 0.0
 
-    def to_document(self) -> dict[str, Any]:
-        """Return what was learned as a JSON document."""
-        return {
-            "format": DELAY_FORMAT,
-            "late_target": self.late_target,
-            "partitions": [
-                {
-                    "topic": partition.topic,
-                    "partition": partition.partition,
-                    **asdict(histogram),
-                    "behind": sorted(histogram.behind.items()),
-                }
-                for partition, histogram in sorted(self.partitions.items())
-            ],
-        }
+    def to_stored(self) -> dict[str, Any]:
+        rows = [
+            {
+                "topic": topic,
+                "partition": partition,
+                **structs.asdict(one),
+                "behind": sorted(one.behind.items()),
+            }
+            for (topic, partition), one in sorted(self.partitions.items())
+        ]
+        return {"format": DELAY_FORMAT, "late_target": self.late_target, "partitions": rows}
 
     @classmethod
-    def from_document(cls, document: Mapping[str, Any]) -> Self:
-        """Read `to_document` back.
-
-        Raises:
-            StateFormatError: Written by something else, or by a newer version.
-        """
-        if document.get("format") != DELAY_FORMAT:
-            raise StateFormatError(
-                f"learned delays of format {document.get('format')!r}, this version reads "
-                f"{DELAY_FORMAT}"
+    def from_stored(cls, fields: Mapping[str, Any]) -> dict[str, Any]:
+        found = {
+            (row["topic"], row["partition"]): load(
+                LatenessHistogram, {**row, "behind": dict(row["behind"])}
             )
-        return cls(
-            {
-                SourcePartition(entry["topic"], entry["partition"]): LatenessHistogram(
-                    reached_ms=entry["reached_ms"],
-                    seen=entry["seen"],
-                    late=entry["late"],
-                    rows=entry["rows"],
-                    recent_late=entry["recent_late"],
-                    behind=dict(entry["behind"]),
-                )
-                for entry in document["partitions"]
-            },
-            late_target=document["late_target"],
-        )
+            for row in fields["partitions"]
+        }
+        return {**fields, "partitions": found}
 
 
-@dataclass(frozen=True, slots=True)
-class LatenessHistogram:
+class LatenessHistogram(Struct, frozen=True):
     """How late the rows of one source partition were, recent rows weighing most.
 
     Attributes:
@@ -208,7 +191,7 @@ class LatenessHistogram:
     late: int = 0
     rows: float = 0.0
     recent_late: float = 0.0
-    behind: Mapping[int, float] = field(default_factory=dict)
+    behind: Mapping[int, float] = {}
 
     def learn(
         self, step: StepLateness, *, reached_ms: int, half_life_ms: int, is_backlog: bool

@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 from bisect import bisect_left
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from msgspec import Struct, structs
 
 from sequitur.base.time_format import BEFORE_ALL_TIME_MS
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Sequence
 
 
-@dataclass(frozen=True, slots=True)
-class Run:
+class Run(Struct, frozen=True, forbid_unknown_fields=True):
     """One sorted run on disk: the rows a batch staged.
 
     Attributes:
@@ -38,20 +39,12 @@ class Run:
     max_behind_ms: int = BEFORE_ALL_TIME_MS
     size_bytes: int = 0
     name: str = ""
-    files: Mapping[str, int] = field(default_factory=dict)
+    files: Mapping[str, int] = {}
 
-    def to_document(self) -> dict[str, int | str]:
-        """Return it as a JSON document, but for its files."""
-        return {
-            "step": self.step,
-            "rows": self.rows,
-            "min_event_time_ms": self.min_event_time_ms,
-            "max_event_time_ms": self.max_event_time_ms,
-            "behind": self.behind,
-            "max_behind_ms": self.max_behind_ms,
-            "size_bytes": self.size_bytes,
-            "name": self.name,
-        }
+    def to_stored(self) -> dict[str, Any]:
+        fields = structs.asdict(self)
+        del fields["files"]
+        return fields
 
     @property
     def reach_ms(self) -> int:

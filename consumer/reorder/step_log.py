@@ -27,10 +27,13 @@ Pure.
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass, field, fields
+from collections.abc import Mapping
 from enum import StrEnum
-from typing import TYPE_CHECKING, Any, Final, Self
+from typing import TYPE_CHECKING, Any, ClassVar, Final, Self
 
+from msgspec import Struct, structs
+
+from sequitur.base.stored import load
 from sequitur.base.time_format import BEFORE_ALL_TIME_MS
 from sequitur.consumer.reorder.clock import EventClock
 from sequitur.consumer.reorder.key_state import KeyState
@@ -41,7 +44,7 @@ from sequitur.errors import ConservationError, StateFormatError
 from sequitur.kafka.partition import SourcePartition
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Sequence
 
 
 STEP_FORMAT: Final = 7
@@ -55,8 +58,7 @@ class StepKind(StrEnum):
     RESET = "reset"
 
 
-@dataclass(frozen=True, slots=True)
-class Totals:
+class Totals(Struct, frozen=True, forbid_unknown_fields=True):
     """Counts of rows, of a step or since the checkpoint began.
 
     Attributes:
@@ -74,7 +76,7 @@ class Totals:
     read: int = 0
     released: int = 0
     late: int = 0
-    quarantined: Mapping[str, int] = field(default_factory=dict)
+    quarantined: Mapping[str, int] = {}
     duplicates: int = 0
     skipped: int = 0
     missing: int = 0
@@ -102,8 +104,14 @@ class Totals:
         )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Step:
+class Step(
+    Struct,
+    frozen=True,
+    kw_only=True,
+    tag_field="format",
+    tag=STEP_FORMAT,
+    rename={"output_partitions": "partition_counts"},
+):
     """What is known of a step from its staging on, and stands in both of its documents.
 
     Attributes:
@@ -126,49 +134,58 @@ class Step:
             rows of its checkpoint.
     """
 
+    TITLE: ClassVar = "step"
+
     step: int
     kind: StepKind
     batch_id: int
     previous_frontier_ms: int
     clock: EventClock
-    staged: Totals = field(default_factory=Totals)
+    staged: Totals = Totals()
     learned: LearnedDelays | None = None
     owner: int = 0
     source: str = "spark"
-    planned: Mapping[SourcePartition, int] = field(default_factory=dict)
-    topics: Mapping[str, str] = field(default_factory=dict)
-    lost: Mapping[SourcePartition, tuple[int, int]] = field(default_factory=dict)
-    counted: Mapping[SourcePartition, tuple[int, int]] = field(default_factory=dict)
+    planned: Mapping[SourcePartition, int] = {}
+    topics: Mapping[str, str] = {}
+    lost: Mapping[SourcePartition, tuple[int, int]] = {}
+    counted: Mapping[SourcePartition, tuple[int, int]] = {}
     output_partitions: int | None = None
 
-    def shared_document(self) -> dict[str, Any]:
-        """Return these fields as JSON values, with the number of the format."""
-        partitions = self.output_partitions
-        planned = [[*partition, offset] for partition, offset in sorted(self.planned.items())]
+    def to_stored(self) -> dict[str, Any]:
+        shown = structs.asdict(self)
+        partitions = shown.pop("output_partitions")
         return {
             "format": STEP_FORMAT,
-            "step": self.step,
-            "kind": self.kind.value,
-            "batch_id": self.batch_id,
-            "previous_frontier_ms": self.previous_frontier_ms,
-            "clock": self.clock.to_document(),
-            "staged": asdict(self.staged),
-            "learned": None if self.learned is None else self.learned.to_document(),
-            "owner": self.owner,
-            "source": self.source,
-            "planned": planned,
-            "topics": dict(self.topics),
+            **shown,
+            "clock": self.clock.to_stored(),
+            "learned": None if self.learned is None else self.learned.to_stored(),
+            "planned": [[*where, offset] for where, offset in sorted(self.planned.items())],
             "lost": [
-                {"topic": where.topic, "partition": where.partition, "first": first, "end": end}
-                for where, (first, end) in sorted(self.lost.items())
+                {"topic": topic, "partition": partition, "first": first, "end": end}
+                for (topic, partition), (first, end) in sorted(self.lost.items())
             ],
             "counted": [[*where, *counts] for where, counts in sorted(self.counted.items())],
             "partition_counts": None if partitions is None else [[partitions, None]],
         }
 
+    @classmethod
+    def from_stored(cls, fields: Mapping[str, Any]) -> dict[str, Any]:
+        learned = fields["learned"]
+        return {
+            **fields,
+            "clock": load(EventClock, fields["clock"]),
+            "learned": None if learned is None else load(LearnedDelays, learned),
+            "planned": {(topic, number): offset for topic, number, offset in fields["planned"]},
+            "lost": {
+                (one["topic"], one["partition"]): (one["first"], one["end"])
+                for one in fields["lost"]
+            },
+            "counted": {(topic, number): counts for topic, number, *counts in fields["counted"]},
+            "partition_counts": _one_number(fields["partition_counts"]),
+        }
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class StagedStep(Step):
+
+class StagedStep(Step, frozen=True, kw_only=True):
     """A step whose rows are staged and for which nothing else is decided.
 
     The driver that creates its document takes the step's number: of two drivers one stops here.
@@ -182,31 +199,12 @@ class StagedStep(Step):
     run: Run | None = None
     first_behind_ms: int = BEFORE_ALL_TIME_MS
 
-    def to_document(self) -> dict[str, Any]:
-        """Return it as a JSON document."""
-        return {
-            **self.shared_document(),
-            "run": None if self.run is None else self.run.to_document(),
-            "first_behind_ms": self.first_behind_ms,
-        }
-
-    @classmethod
-    def from_document(cls, document: Mapping[str, Any]) -> Self:
-        """Read `to_document` back.
-
-        Raises:
-            StateFormatError: Written by something else, or by a newer version.
-        """
-        shared, run = shared_fields(document), document["run"]
-        return cls(
-            **shared,
-            run=None if run is None else Run(**run),
-            first_behind_ms=document["first_behind_ms"],
-        )
+    def to_stored(self) -> dict[str, Any]:
+        run = None if self.run is None else self.run.to_stored()
+        return {**super().to_stored(), "run": run}
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class StepEntry(Step):
+class StepEntry(Step, frozen=True, kw_only=True):
     """What a step decided, written before it acts.
 
     Attributes:
@@ -233,13 +231,13 @@ class StepEntry(Step):
     keys: KeyState | None = None
     deduplicated_ms: int | None = None
     duplicates: int = 0
-    judged: Mapping[str, int] = field(default_factory=dict)
-    repeats: Mapping[str, int] = field(default_factory=dict)
+    judged: Mapping[str, int] = {}
+    repeats: Mapping[str, int] = {}
     name: str = ""
 
     @classmethod
     def of(cls, staged: Step, **decided: Any) -> Self:
-        shared = {one.name: getattr(staged, one.name) for one in fields(Step)}
+        shared = {name: getattr(staged, name) for name in Step.__struct_fields__}
         return cls(**{**shared, **decided})
 
     @property
@@ -298,50 +296,21 @@ class StepEntry(Step):
                 return run
         return None
 
-    def to_document(self) -> dict[str, Any]:
-        """Return the entry as a JSON document."""
+    def to_stored(self) -> dict[str, Any]:
         return {
-            **self.shared_document(),
-            "frontier_ms": self.frontier_ms,
-            "runs": [run.to_document() for run in self.runs],
-            "before": asdict(self.before),
-            "logged_ms": self.logged_ms,
-            "late_policy": self.late_policy.value,
-            "rescued": self.rescued,
-            "keys": None if self.keys is None else self.keys.to_document(),
-            "deduplicated_ms": self.deduplicated_ms,
-            "duplicates": self.duplicates,
-            "judged": dict(self.judged),
-            "repeats": dict(self.repeats),
-            "name": self.name,
+            **super().to_stored(),
+            "frontier_ms": self.frontier_ms,  # for those who query checkpoints
+            "runs": [run.to_stored() for run in self.runs],
         }
 
     @classmethod
-    def from_document(cls, document: Mapping[str, Any]) -> Self:
-        """Read `to_document` back.
-
-        Raises:
-            StateFormatError: Written by something else, or by a newer version.
-        """
-        shared, keys = shared_fields(document), document["keys"]
-        return cls(
-            **shared,
-            runs=tuple(Run(**run) for run in document["runs"]),
-            before=Totals(**document["before"]),
-            logged_ms=document["logged_ms"],
-            late_policy=LatePolicy(document["late_policy"]),
-            rescued=document["rescued"],
-            keys=None if keys is None else KeyState.from_document(keys),
-            deduplicated_ms=document["deduplicated_ms"],
-            duplicates=document["duplicates"],
-            judged=document["judged"],
-            repeats=document["repeats"],
-            name=document["name"],
-        )
+    def from_stored(cls, fields: Mapping[str, Any]) -> dict[str, Any]:
+        keys = fields["keys"]
+        read = None if keys is None else load(KeyState, keys)
+        return {**super().from_stored(fields), "keys": read}
 
 
-@dataclass(frozen=True, slots=True)
-class StepDone:
+class StepDone(Struct, frozen=True, tag_field="format", tag=STEP_FORMAT):
     """What a step sent out, written once all of it is acknowledged.
 
     Attributes:
@@ -353,41 +322,14 @@ class StepDone:
         sent: Which sequence comes next in each output partition, in the sink's own words.
     """
 
+    TITLE: ClassVar = "step"
+
     step: int
     totals: Totals
     seconds: float = 0.0
     processed: Mapping[str, int] | None = None
     stamped_ms: int = 0
     sent: Mapping[str, Any] | None = None
-
-    def to_document(self) -> dict[str, Any]:
-        """Return the mark as a JSON document."""
-        return {
-            "format": STEP_FORMAT,
-            "step": self.step,
-            "totals": asdict(self.totals),
-            "seconds": self.seconds,
-            "processed": None if self.processed is None else dict(self.processed),
-            "stamped_ms": self.stamped_ms,
-            "sent": self.sent,
-        }
-
-    @classmethod
-    def from_document(cls, document: Mapping[str, Any]) -> Self:
-        """Read `to_document` back.
-
-        Raises:
-            StateFormatError: Written by something else, or by a newer version.
-        """
-        check_format(document)
-        return cls(
-            step=document["step"],
-            totals=Totals(**document["totals"]),
-            seconds=document["seconds"],
-            processed=document["processed"],
-            stamped_ms=document["stamped_ms"],
-            sent=document["sent"],
-        )
 
 
 NOTHING_DONE: Final = StepDone(step=-1, totals=Totals())
@@ -432,45 +374,6 @@ def finish(entry: StepEntry, *, released: int, late: int, quarantined: int) -> S
     if broken:
         raise ConservationError(f"step {entry.step}: {'; '.join(broken)}: {totals}")
     return StepDone(entry.step, totals)
-
-
-def check_format(document: Mapping[str, Any]) -> None:
-    """Check that this version reads a document."""
-    if document.get("format") != STEP_FORMAT:
-        raise StateFormatError(
-            f"step of format {document.get('format')!r}, this version reads {STEP_FORMAT}"
-        )
-
-
-def shared_fields(document: Mapping[str, Any]) -> dict[str, Any]:
-    """Read `Step.shared_document` back."""
-    check_format(document)
-    partitions, learned = _one_number(document["partition_counts"]), document["learned"]
-    return {
-        "step": document["step"],
-        "kind": StepKind(document["kind"]),
-        "batch_id": document["batch_id"],
-        "previous_frontier_ms": document["previous_frontier_ms"],
-        "clock": EventClock.from_document(document["clock"]),
-        "staged": Totals(**document["staged"]),
-        "learned": None if learned is None else LearnedDelays.from_document(learned),
-        "owner": document["owner"],
-        "source": document["source"],
-        "planned": {
-            SourcePartition(topic, partition): offset
-            for topic, partition, offset in document["planned"]
-        },
-        "topics": document["topics"],
-        "lost": {
-            SourcePartition(one["topic"], one["partition"]): (one["first"], one["end"])
-            for one in document["lost"]
-        },
-        "counted": {
-            SourcePartition(topic, partition): (rows, size)
-            for topic, partition, rows, size in document["counted"]
-        },
-        "output_partitions": partitions,
-    }
 
 
 def _one_number(counts: Sequence[Sequence[int]] | None) -> int | None:

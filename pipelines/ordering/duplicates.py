@@ -14,12 +14,13 @@ places stand beside those of the duplicates: what a step leaves out is decided o
 from __future__ import annotations
 
 import functools
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, Literal, NamedTuple
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
+from msgspec.structs import replace
 
 from sequitur.base.json_field import (
     FieldWatch,

@@ -5,13 +5,17 @@ The state is JSON and Parquet, read as the job reads it, wherever that is.
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
+from msgspec import structs
+from msgspec.structs import replace
 
+from sequitur.base.stored import dump, load
 from sequitur.base.time_format import BEFORE_ALL_TIME_MS
 from sequitur.consumer.reorder.step_log import NOTHING_DONE, StagedStep, StepDone, StepEntry
 from sequitur.errors import CheckpointError
@@ -23,7 +27,7 @@ from sequitur.pipelines.store.run_files import files_document_name, files_of
 from sequitur.pipelines.store.storage import open_file, storage_at
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Mapping
 
     from sequitur.consumer.reorder.key_state import Fold
     from sequitur.consumer.reorder.sorted_run import Run
@@ -69,10 +73,10 @@ class CheckpointReport:
             "frontier_ms": self.frontier_ms,
             "totals": counts(self.done.totals),
             "empty_partitions": self.empty_partitions,
-            "partitions": [] if entry is None else entry.clock.to_document()["partitions"],
+            "partitions": [] if entry is None else dump(entry.clock)["partitions"],
             "learned": None if entry is None else promised_and_achieved(entry.learned) or None,
             "runs": [
-                {**asdict(found.run), "held": found.held, "size_bytes": found.size_bytes}
+                {**structs.asdict(found.run), "held": found.held, "size_bytes": found.size_bytes}
                 for found in self.runs
             ],
             "keys": {
@@ -80,7 +84,7 @@ class CheckpointReport:
                 "rows": sum(fold.keys for fold in self.folds),
                 "size_bytes": sum(fold.size_bytes for fold in self.folds),
             },
-            "folds": [asdict(fold) for fold in self.folds],
+            "folds": [dump(fold) for fold in self.folds],
             "steps": [_step(entry, done) for entry, done in self.steps],
             "staged": [{"step": one.step, "read": one.staged.read} for one in self.staged],
         }
@@ -124,7 +128,7 @@ class _Folder:
                 for name in logged[-STEPS_SHOWN:]
             ),
             staged=tuple(
-                self._read(f"staged/{name}", StagedStep.from_document)
+                self._read(f"staged/{name}", StagedStep)
                 for name in self._storage.names("staged")
                 if name > newest
             ),
@@ -153,13 +157,13 @@ class _Folder:
         return tuple(found)
 
     def _entry(self, name: str) -> StepEntry:
-        return self._read(f"frontier/{name}", StepEntry.from_document)
+        return self._read(f"frontier/{name}", StepEntry)
 
     def _done(self, name: str) -> StepDone:
-        return self._read(f"done/{name}", StepDone.from_document)
+        return self._read(f"done/{name}", StepDone)
 
-    def _read(self, name: str, meaning: Callable[[dict[str, Any]], _Found]) -> _Found:
-        found = read_document(self._storage, name, meaning)
+    def _read(self, name: str, kind: type[_Found]) -> _Found:
+        found = read_document(self._storage, name, partial(load, kind))
         if found is None:
             raise FileNotFoundError(name)
         return found

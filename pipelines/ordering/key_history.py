@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import TYPE_CHECKING, Final
+
+from msgspec.structs import replace
 
 from sequitur.base.units import milliseconds
 from sequitur.consumer.reorder import ReorderMode

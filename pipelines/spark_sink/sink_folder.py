@@ -65,9 +65,7 @@ class SinkFolder(StepFolder[StagedBatch, BatchDone]):
 
     def latest(self) -> tuple[StagedBatch | None, BatchDone]:
         """Return the newest staged batch, and the newest done one."""
-        staged, done = self._newest_steps(
-            StagedBatch.from_document, BatchDone.from_document, NOTHING_DONE
-        )
+        staged, done = self._newest_steps(StagedBatch, BatchDone, NOTHING_DONE)
         if staged is not None and done.step < staged.step - 1:
             raise self._torn(f"step {staged.step} is staged, but the last in done/ is {done.step}")
         return staged, done

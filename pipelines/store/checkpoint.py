@@ -33,10 +33,13 @@ What keeps it whole while other processes are at work on it:
 
 from __future__ import annotations
 
-from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 from uuid import uuid4
 
+from msgspec.structs import replace
+
+from sequitur.base.stored import load
 from sequitur.consumer.reorder.sorted_run import Run
 from sequitur.consumer.reorder.step_log import NOTHING_DONE, StagedStep, StepDone, StepEntry
 from sequitur.errors import CheckpointError
@@ -134,9 +137,7 @@ class Checkpoint(StepFolder[StepEntry, StepDone]):
 
     def latest(self) -> tuple[StepEntry | None, StepDone]:
         """Return the newest step, and the newest step that is done."""
-        entry, last = self._newest_steps(
-            StepEntry.from_document, StepDone.from_document, NOTHING_DONE
-        )
+        entry, last = self._newest_steps(StepEntry, StepDone, NOTHING_DONE)
         if entry is None:
             return None, last
         step = entry.step
@@ -154,7 +155,7 @@ class Checkpoint(StepFolder[StepEntry, StepDone]):
         names = [name for name in self._storage.names("staged") if name > step_name(newest)]
         found = []
         for step, name in enumerate(names, newest + 1):
-            staged = self.read_document(f"staged/{step_name(step)}", StagedStep.from_document)
+            staged = self.read_document(f"staged/{step_name(step)}", partial(load, StagedStep))
             if staged is None or name != step_name(step):
                 raise self._torn(
                     f"step {int(name)} is staged, but the last in frontier/ is {newest}"

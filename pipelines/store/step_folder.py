@@ -16,15 +16,17 @@ it decides later what a step releases: its step is logged by a document of its o
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, Final, Generic, Protocol, TypeVar
+from typing import TYPE_CHECKING, ClassVar, Final, Generic, Protocol, TypeVar
 
+from sequitur.base.stored import dump, load
 from sequitur.errors import CheckpointError
 from sequitur.pipelines.store.owned_folder import OwnedFolder, step_name
 from sequitur.pipelines.store.sweeper import Sweeper
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Mapping, Sequence
+    from collections.abc import Collection, Sequence
 
     from sequitur.pipelines.store.storage import SparkFolder, Storage
 
@@ -33,9 +35,6 @@ class StepDocument(Protocol):
     @property
     def step(self) -> int:
         """Number of the step, from 0, without a gap."""
-
-    def to_document(self) -> Mapping[str, Any]:
-        """Return it as a JSON document."""
 
 
 _Entry = TypeVar("_Entry", bound=StepDocument)
@@ -86,14 +85,11 @@ class StepFolder(OwnedFolder, Generic[_Entry, _Done]):
         super().close()
 
     def _newest_steps(
-        self,
-        read_entry: Callable[[dict[str, Any]], _Entry],
-        read_done: Callable[[dict[str, Any]], _Done],
-        nothing_done: _Done,
+        self, kind: type[_Entry], kind_done: type[_Done], nothing_done: _Done
     ) -> tuple[_Entry | None, _Done]:
         # The done mark first: an earlier life may still be at work, and mark a step in between.
-        done = self._newest("done", read_done) or nothing_done
-        entry = self._newest(self._LOG, read_entry)
+        done = self._newest("done", partial(load, kind_done)) or nothing_done
+        entry = self._newest(self._LOG, partial(load, kind))
         step = -1 if entry is None else entry.step
         if done.step > step:
             raise self._torn(f"step {done.step} is done, but the last in {self._LOG}/ is {step}")
@@ -103,7 +99,7 @@ class StepFolder(OwnedFolder, Generic[_Entry, _Done]):
         return CheckpointError(f"{self.root}: {found}: part of the log is gone. {self._PUT_BACK}")
 
     def _write_step(self, folder: str, document: StepDocument) -> None:
-        self.write_document(f"{folder}/{step_name(document.step)}", document.to_document())
+        self.write_document(f"{folder}/{step_name(document.step)}", dump(document))
 
     def _gone(self, folder: str, files: Collection[str]) -> list[str]:
         return sorted({*files} - {*self._storage.names(folder)})
