@@ -12,9 +12,10 @@ partitions, and its offsets would be replaced.
 
 from __future__ import annotations
 
-from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Final
+
+from msgspec.structs import replace
 
 from sequitur.base.retry import Backoff, Retry
 from sequitur.consumer.subscription.cursor import CursorIdentity

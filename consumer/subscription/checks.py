@@ -7,10 +7,13 @@ owner, or may have one, is left alone: that owner makes these acks itself, see `
 from __future__ import annotations
 
 import contextlib
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
+from msgspec.structs import replace
+
+from sequitur.base.stored import dump
 from sequitur.consumer.subscription.cursor import CursorIdentity
 from sequitur.consumer.subscription.detection import Finding, FindingKind, detect, near_deletion
 from sequitur.consumer.subscription.expiry import is_unused
@@ -237,7 +240,7 @@ class CheckRound:
     expired: tuple[str, ...] = ()  # the subscriptions that were deleted
 
     def to_document(self) -> dict[str, Any]:
-        return {
+        answer = {
             "now_ms": self.now_ms,
             "backlogs": [
                 {
@@ -249,14 +252,15 @@ class CheckRound:
                     "proximity": one.proximity,
                     "isExceeded": one.is_exceeded,
                     "subscription": one.subscription,
-                    **one.quota.to_document(),
+                    **dump(one.quota),
                 }
                 for one in self.quotas
             ],
-            "acked": [{**one._asdict(), "why": one.why.value} for one in self.acked],
+            "acked": [one._asdict() for one in self.acked],
             "findings": [one.to_document() for one in self.findings],
-            "expired": list(self.expired),
+            "expired": self.expired,
         }
+        return dump(answer)
 
 
 def _taken(

@@ -22,12 +22,15 @@ import json
 import re
 import time
 import uuid
-from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING, Final, NamedTuple, Self
 
+import msgspec
+from msgspec.structs import replace
+
 from sequitur.base.process import ProcessIdentity
+from sequitur.base.stored import dump, load
 from sequitur.consumer.subscription.codec import OTHER_VERSION
-from sequitur.errors import CursorDamagedError, CursorVersionError
+from sequitur.errors import CursorDamagedError, CursorVersionError, StateFormatError
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -44,8 +47,7 @@ _CLAIMS_FORMAT: Final = 2
 _FIRST_FORM: Final = re.compile(rb"[0-9a-f]{32}")
 
 
-@dataclass(frozen=True, slots=True)
-class Claim:
+class Claim(msgspec.Struct, frozen=True, tag_field="format", tag=_CLAIMS_FORMAT):
     life: str  # unique name of this hold on the subscription
     count: int  # how often this life has written it
     lease_ms: int  # how long the claim may stay unchanged; 0: nobody holds the subscription
@@ -71,9 +73,7 @@ class Claim:
         return replace(self.renewed(now_ms), lease_ms=0)
 
     def encode(self) -> bytes:
-        return json.dumps(
-            {"format": _CLAIMS_FORMAT, **asdict(self)}, separators=(",", ":")
-        ).encode()
+        return json.dumps(dump(self), separators=(",", ":")).encode()
 
     @classmethod
     def decode(cls, value: bytes, subscription: str) -> Self:
@@ -86,14 +86,10 @@ class Claim:
             document = json.loads(value)
             version = document["format"]
             if version == _CLAIMS_FORMAT:
-                return cls(
-                    life=str(document["life"]),
-                    count=int(document["count"]),
-                    lease_ms=min(int(document["lease_ms"]), round(LONGEST_LEASE_S * 1000)),
-                    seen_ms=None if document["seen_ms"] is None else int(document["seen_ms"]),
-                    owner=ProcessIdentity.from_document(document["owner"]),
-                )
-        except (ValueError, TypeError, KeyError, RecursionError, OverflowError) as error:
+                claim = load(cls, document)
+                longest_ms = round(LONGEST_LEASE_S * 1000)
+                return replace(claim, lease_ms=min(claim.lease_ms, longest_ms))
+        except (ValueError, TypeError, KeyError, RecursionError, StateFormatError) as error:
             raise CursorDamagedError(
                 f"the claim of subscription {subscription!r} cannot be read: {value[:80]!r}"
             ) from error

@@ -15,6 +15,8 @@ from contextlib import suppress
 from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
+from msgspec import structs
+
 from sequitur.base.process import wall_clock_ms
 from sequitur.consumer.subscription.duty import Duty
 from sequitur.consumer.subscription.owned_cursors import OwnedCursors
@@ -415,7 +417,7 @@ class Consumption(OwnedCursors[ConsumedPartition]):
                 self._touch(where)
             self._dispatch.touched.clear()
         with suppress(UnansweredError):  # each waiting flush raises it
-            self._write(replace(self.state, written_ms=wall_clock_ms()), if_changed=True)
+            self._write(structs.replace(self.state, written_ms=wall_clock_ms()), if_changed=True)
 
     def _copy(self, where: SourcePartition, one: ConsumedPartition) -> PartitionCursor:
         return one.copy(self._dispatch.redeliveries(where))

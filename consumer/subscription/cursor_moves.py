@@ -12,11 +12,14 @@ then nothing expires and nothing is evicted (`Survey.is_being_reset`).
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any, TypeAlias
 
+from msgspec.structs import replace
+
 from sequitur.base.process import wall_clock_ms
+from sequitur.base.stored import dump
 from sequitur.consumer.subscription.cursor import CursorIdentity
 from sequitur.consumer.subscription.moves import (
     CursorMove,
@@ -226,15 +229,11 @@ def finish_reset(registry: RegistryStore, name: str, state: SubscriptionState) -
 
 
 def _document(kind: MoveKind, name: str, epoch: int, moves: Sequence[CursorMove]) -> dict[str, Any]:
-    totals = MoveTotals.of(moves)
     return {
         "subscription": name,
         "kind": kind.value,
         "epoch": epoch,
-        "messages": totals.messages,
-        "acked": totals.acked,
-        "skipped": totals.skipped,
-        "gone": totals.gone,
+        **dump(MoveTotals.of(moves)),
         "moves": [one.to_document() for one in moves],
     }
 

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import contextlib
 import time
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Final
+
+from msgspec.structs import replace
 
 from sequitur.base.process import wall_clock_ms
 from sequitur.consumer.subscription.admin import may_take, refuse_another

@@ -7,11 +7,14 @@ one default for all topics of the cluster. If neither has it, it is off.
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass, fields, replace
 from enum import StrEnum
-from typing import TYPE_CHECKING, Any, Final, Self
+from typing import TYPE_CHECKING, Any, ClassVar, Final, Self
 
-from sequitur.errors import PolicyError, StateFormatError
+import msgspec
+from msgspec.structs import asdict, astuple, replace
+
+from sequitur.base.stored import dump, load
+from sequitur.errors import PolicyError
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -38,8 +41,12 @@ class BacklogPolicy(StrEnum):
     """The slowest cursor moves over the oldest messages, which are not processed."""
 
 
-@dataclass(frozen=True, slots=True)
-class BacklogQuota:
+class BacklogQuota(
+    msgspec.Struct, frozen=True, rename={"limit_bytes": "limit", "limit_s": "limitTime"}
+):
+    """A limit of the backlog; stored under Pulsar's names, with -1 for no limit."""
+
+    TITLE: ClassVar = "policies: backlogQuota"
     limit_bytes: int | None = None  # bytes, None for no limit
     # age of the oldest unacked message, in seconds; None for no limit
     limit_s: int | None = None
@@ -52,31 +59,28 @@ class BacklogQuota:
                     f"a backlog quota by {name} of {limit} lets nothing in. For no limit, use -1"
                 )
 
-    def to_document(self) -> dict[str, Any]:
-        """Return it under Pulsar's names, with -1 for no limit."""
-        return {
-            "limit": INFINITE if self.limit_bytes is None else self.limit_bytes,
-            "limitTime": INFINITE if self.limit_s is None else self.limit_s,
-            "policy": self.policy.value,
-        }
+    def to_stored(self) -> dict[str, Any]:
+        limits = {"limit": self.limit_bytes, "limitTime": self.limit_s}
+        stored = {name: INFINITE if one is None else one for name, one in limits.items()}
+        return {**stored, "policy": self.policy}
 
     @classmethod
-    def from_document(cls, document: Mapping[str, Any]) -> Self:
-        limit, limit_s = int(document["limit"]), int(document["limitTime"])
-        return cls(
-            limit_bytes=None if limit < 0 else limit,
-            limit_s=None if limit_s < 0 else limit_s,
-            policy=BacklogPolicy(document["policy"]),
-        )
+    def from_stored(cls, stored: Mapping[str, Any]) -> dict[str, Any]:
+        limits = {name: stored[name] for name in ("limit", "limitTime")}
+        return {**stored, **{name: None if one < 0 else one for name, one in limits.items()}}
 
 
-@dataclass(frozen=True, slots=True)
-class Retention:
+class Retention(
+    msgspec.Struct,
+    frozen=True,
+    rename={"time_minutes": "retentionTimeInMinutes", "size_mb": "retentionSizeInMB"},
+):
     """How long messages are kept that all subscriptions have acked.
 
     Each limit is of one partition, as in Pulsar, where a partition is a topic of its own.
     """
 
+    TITLE: ClassVar = "policies: retention"
     time_minutes: int = 0  # minutes; -1 for ever
     size_mb: int = 0  # units of 1,048,576 bytes; -1 without limit
 
@@ -116,24 +120,24 @@ class Retention:
         """The size limit in bytes, None for no limit."""
         return None if self.size_mb < 0 else self.size_mb * _MB
 
-    def to_document(self) -> dict[str, Any]:
-        return {
-            "retentionTimeInMinutes": self.time_minutes,
-            "retentionSizeInMB": self.size_mb,
-        }
 
-    @classmethod
-    def from_document(cls, document: Mapping[str, Any]) -> Self:
-        return cls(
-            time_minutes=int(document["retentionTimeInMinutes"]),
-            size_mb=int(document["retentionSizeInMB"]),
-        )
+class DetectionThresholds(
+    msgspec.Struct,
+    frozen=True,
+    rename={
+        "slow_backlog": "slowBacklog",
+        "slow_age_s": "slowAgeInSeconds",
+        "ack_hole_entries": "ackHoleEntries",
+        "ack_hole_share": "ackHoleShare",
+        "unacked_messages": "maxUnackedMessagesPerSubscription",
+    },
+):
+    """The thresholds from which on a subscription is reported. 0 switches a report off.
 
+    Pulsar has a name only for the last field.
+    """
 
-@dataclass(frozen=True, slots=True)
-class DetectionThresholds:
-    """The thresholds from which on a subscription is reported. 0 switches a report off."""
-
+    TITLE: ClassVar = "policies: thresholds"
     slow_backlog: int = 1_000_000  # unacked messages
     slow_age_s: int = 3_600  # age of the oldest of them, in seconds
     # messages since the first unacked one, if few of them are unacked
@@ -144,34 +148,25 @@ class DetectionThresholds:
     unacked_messages: int = 200_000
 
     def __post_init__(self) -> None:
-        if min(getattr(self, one.name) for one in fields(self)) < 0 or self.ack_hole_share > 1:
+        if min(astuple(self)) < 0 or self.ack_hole_share > 1:
             raise PolicyError("a threshold is not negative, and a share not above 1")
 
-    def to_document(self) -> dict[str, Any]:
-        """Return it as JSON. Pulsar has a name only for the last field."""
-        return {
-            "slowBacklog": self.slow_backlog,
-            "slowAgeInSeconds": self.slow_age_s,
-            "ackHoleEntries": self.ack_hole_entries,
-            "ackHoleShare": self.ack_hole_share,
-            "maxUnackedMessagesPerSubscription": self.unacked_messages,
-        }
 
-    @classmethod
-    def from_document(cls, document: Mapping[str, Any]) -> Self:
-        return cls(
-            slow_backlog=int(document["slowBacklog"]),
-            slow_age_s=int(document["slowAgeInSeconds"]),
-            ack_hole_entries=int(document["ackHoleEntries"]),
-            ack_hole_share=float(document["ackHoleShare"]),
-            unacked_messages=int(document["maxUnackedMessagesPerSubscription"]),
-        )
+class TopicPolicies(
+    msgspec.Struct,
+    frozen=True,
+    omit_defaults=True,
+    tag_field="format",
+    tag=POLICIES_FORMAT,
+    rename={
+        "backlog_quota": "backlogQuota",
+        "message_ttl_s": "messageTtlInSeconds",
+        "subscription_expiration_time_minutes": "subscriptionExpirationTimeMinutes",
+    },
+):
+    """The settings of a topic or of the namespace, under Pulsar's names. None means not set."""
 
-
-@dataclass(frozen=True, slots=True)
-class TopicPolicies:
-    """The settings of a topic or of the namespace. None means not set."""
-
+    TITLE: ClassVar = "policies"
     backlog_quota: BacklogQuota | None = None  # how large the backlog may become
     message_ttl_s: int | None = None  # after so many seconds a message counts as acked; 0 never
     # a subscription without a consumer is deleted after so many minutes; 0 never. Minutes, as in
@@ -187,59 +182,34 @@ class TopicPolicies:
 
     @property
     def is_empty(self) -> bool:
-        return all(getattr(self, one.name) is None for one in fields(self))
+        return not self._set()
 
     def over(self, default: TopicPolicies) -> TopicPolicies:
         """Return these policies, with unset ones taken from `default`."""
-        absent = (one.name for one in fields(self) if getattr(self, one.name) is None)
-        return replace(self, **{name: getattr(default, name) for name in absent})
+        return replace(default, **self._set())
 
     def in_force(self) -> PoliciesInForce:
-        built_in = PoliciesInForce()
-        given = {one.name: getattr(self, one.name) for one in fields(self)}
-        return replace(built_in, **{name: one for name, one in given.items() if one is not None})
+        return PoliciesInForce(**self._set())
 
-    def to_document(self) -> dict[str, Any]:
-        """Return the set policies under Pulsar's names, and the format's number."""
-        document: dict[str, Any] = {"format": POLICIES_FORMAT}
-        if self.backlog_quota is not None:
-            document["backlogQuota"] = self.backlog_quota.to_document()
-        if self.message_ttl_s is not None:
-            document["messageTtlInSeconds"] = self.message_ttl_s
-        if self.subscription_expiration_time_minutes is not None:
-            document["subscriptionExpirationTimeMinutes"] = (
-                self.subscription_expiration_time_minutes
-            )
-        if self.retention is not None:
-            document["retention"] = self.retention.to_document()
-        if self.thresholds is not None:
-            document["thresholds"] = self.thresholds.to_document()
-        return document
+    def _set(self) -> dict[str, Any]:
+        return {name: one for name, one in asdict(self).items() if one is not None}
+
+    def to_stored(self) -> Self:
+        quota = self.backlog_quota
+        return self if quota is None else replace(self, backlog_quota=dump(quota))
 
     @classmethod
-    def from_document(cls, document: Any) -> Self:
-        if not isinstance(document, dict) or document.get("format") != POLICIES_FORMAT:
-            raise StateFormatError(f"policies of an unknown format, expected {POLICIES_FORMAT}")
-        quota, retention = document.get("backlogQuota"), document.get("retention")
-        thresholds = document.get("thresholds")
-        try:
-            return cls(
-                backlog_quota=None if quota is None else BacklogQuota.from_document(quota),
-                message_ttl_s=_optional_int(document, "messageTtlInSeconds"),
-                subscription_expiration_time_minutes=_optional_int(
-                    document, "subscriptionExpirationTimeMinutes"
-                ),
-                retention=None if retention is None else Retention.from_document(retention),
-                thresholds=(
-                    None if thresholds is None else DetectionThresholds.from_document(thresholds)
-                ),
-            )
-        except (KeyError, TypeError, ValueError, OverflowError) as error:
-            raise StateFormatError(f"policies cannot be read: {error}") from error
+    def from_stored(cls, stored: Mapping[str, Any]) -> dict[str, Any]:
+        parts: Mapping[str, type[Any]] = {
+            "backlogQuota": BacklogQuota,
+            "retention": Retention,
+            "thresholds": DetectionThresholds,
+        }
+        given = {name: kind for name, kind in parts.items() if stored.get(name) is not None}
+        return {**stored, **{name: load(kind, stored[name]) for name, kind in given.items()}}
 
 
-@dataclass(frozen=True, slots=True)
-class PoliciesInForce:
+class PoliciesInForce(msgspec.Struct, frozen=True):
     backlog_quota: BacklogQuota = BacklogQuota()
     message_ttl_s: int = 0
     subscription_expiration_time_minutes: int = 0
@@ -267,11 +237,6 @@ def parse_time_s(text: str, *, plain_unit: str = "s") -> int | None:
     if found[1] is None:
         return None
     return int(found[1]) * _TIME_UNITS_S[found[2].lower() or plain_unit]
-
-
-def _optional_int(document: Mapping[str, Any], name: str) -> int | None:
-    value = document.get(name)
-    return None if value is None else int(value)
 
 
 def _whole(value: int | None, unit: int, text: str, name: str) -> int:

@@ -9,12 +9,16 @@ from __future__ import annotations
 
 import json
 import re
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, field
 from enum import StrEnum
 from functools import cached_property
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, Final, Self, TypeAlias
+from typing import TYPE_CHECKING, Any, ClassVar, Final, Self, TypeAlias
 
+import msgspec
+from msgspec.structs import replace
+
+from sequitur.base.stored import dump, load
 from sequitur.consumer.subscription.policies import (
     BacklogQuota,
     DetectionThresholds,
@@ -62,14 +66,17 @@ class SubscriptionType(StrEnum):
         return self in {SubscriptionType.EXCLUSIVE, SubscriptionType.FAILOVER}
 
 
-@dataclass(frozen=True, slots=True)
-class SubscriptionRecord:
+class _Subscription(
+    msgspec.Struct,
+    frozen=True,
+    forbid_unknown_fields=True,
+    tag_field="format",
+    tag=RECORD_FORMAT,
+):
     name: str
     topics: tuple[str, ...]
     type: SubscriptionType  # how its messages are given to consumers
     created_ms: int  # when it was created, epoch milliseconds
-    # id of its consumer group, see `group_of_new`
-    group: str = field(kw_only=True)
     epoch: int = 0  # how often its cursors were reset
     last_connected_ms: int = 0  # when it last had a consumer; its creation, if it never had one
     # after so long without a consumer it is deleted; 0 never, None for its topics' policies
@@ -80,6 +87,11 @@ class SubscriptionRecord:
     # partition of the cursors' topic with its cursors; None if no owner has noted it: then all
     # partitions are searched
     partition: int | None = None
+
+
+class SubscriptionRecord(_Subscription, frozen=True, kw_only=True):
+    TITLE: ClassVar = "the record of a subscription"
+    group: str  # id of its consumer group, see `group_of_new`
     # its owner or the checks copy messages to this topic before a backlog quota evicts them; None:
     # no copies
     evicted_topic: str | None = None
@@ -97,23 +109,7 @@ class SubscriptionRecord:
         return _key(_SUBSCRIPTION, self.name)
 
     def encode(self) -> bytes:
-        return _json(
-            {
-                "format": RECORD_FORMAT,
-                "name": self.name,
-                "topics": list(self.topics),
-                "type": self.type.value,
-                "created_ms": self.created_ms,
-                "epoch": self.epoch,
-                "last_connected_ms": self.last_connected_ms,
-                "expiration_time_minutes": self.expiration_time_minutes,
-                "reset_ms": self.reset_ms,
-                "partition": self.partition,
-                "group": self.group,
-                "evicted_topic": self.evicted_topic,
-                "max_held_bytes": self.max_held_bytes,
-            }
-        )
+        return _json(dump(self))
 
     @classmethod
     def decode(cls, value: bytes) -> Self:
@@ -121,39 +117,16 @@ class SubscriptionRecord:
         number = document.get("format") if isinstance(document, dict) else None
         if number != RECORD_FORMAT:
             raise StateFormatError(
-                f"the record of a subscription has an unknown format, {number!r}, this version "
-                f"reads {RECORD_FORMAT}: let the version that wrote it delete the subscription, "
-                "and create it again"
+                f"{cls.TITLE} has an unknown format, {number!r}, this version reads "
+                f"{RECORD_FORMAT}: let the version that wrote it delete the subscription, and "
+                "create it again"
             )
-        if more := document.keys() - _FIELDS:
-            raise StateFormatError(
-                f"the record of a subscription has {', '.join(sorted(more))}, and format {number} "
-                "has not"
-            )
-        evicted = document.get("evicted_topic")
         try:
-            return cls(
-                name=str(document["name"]),
-                topics=tuple(map(str, document["topics"])),
-                type=SubscriptionType(document["type"]),
-                created_ms=int(document["created_ms"]),
-                epoch=int(document["epoch"]),
-                last_connected_ms=int(document["last_connected_ms"]),
-                expiration_time_minutes=_whole_or_none(document, "expiration_time_minutes"),
-                reset_ms=_whole_or_none(document, "reset_ms"),
-                partition=_whole_or_none(document, "partition"),
-                group=str(document["group"]),
-                evicted_topic=None if evicted is None else str(evicted),
-                max_held_bytes=_whole_or_none(document, "max_held_bytes"),
-            )
-        except (KeyError, TypeError, ValueError, OverflowError, SubscriptionNameError) as error:
-            raise StateFormatError(f"the record of a subscription cannot be read: {error}") from (
-                error
-            )
+            return load(cls, document)
+        except StateFormatError as error:
+            raise StateFormatError(f"{cls.TITLE} cannot be read: {error.__cause__}") from error
 
 
-_FIELDS: Final = frozenset({"format", *(one.name for one in fields(SubscriptionRecord))})
-"""The fields of a record. A record with more is a newer version's."""
 _KEEPS: Final = TopicPolicies(
     BacklogQuota(), 0, 0, Retention(time_minutes=-1, size_mb=-1), DetectionThresholds()
 )
@@ -197,7 +170,7 @@ class Registry:
                 if kind == _SUBSCRIPTION and name is not None:
                     subscriptions[name] = _record_of(name, value)
                 elif kind == _POLICIES:
-                    policies[name] = TopicPolicies.from_document(_loaded(value, "policies"))
+                    policies[name] = load(TopicPolicies, _loaded(value, "policies"))
             except StateFormatError as error:
                 if kind == _SUBSCRIPTION and name is not None:
                     unread[name] = str(error)
@@ -315,7 +288,7 @@ class Registry:
     def with_policies(self, topic: str | None, policies: TopicPolicies) -> Changes:
         if topic in self.unread_policies:
             raise StateFormatError(f"the policies of {topic or 'the namespace'} cannot be read")
-        value = None if policies.is_empty else _json(policies.to_document())
+        value = None if policies.is_empty else _json(dump(policies))
         return {_key(_POLICIES, topic): value}
 
 
@@ -369,8 +342,3 @@ def _loaded(value: bytes, what: str) -> Any:
         return json.loads(value)
     except (ValueError, RecursionError) as error:
         raise StateFormatError(f"{what} is not JSON: {value[:80]!r}") from error
-
-
-def _whole_or_none(document: Mapping[str, Any], name: str) -> int | None:
-    value = document.get(name)
-    return None if value is None else int(value)

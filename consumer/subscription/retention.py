@@ -17,14 +17,18 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import TYPE_CHECKING
 
+import msgspec
+from msgspec.structs import replace
+
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from sequitur.consumer.subscription.policies import Retention
 
 
-@dataclass(frozen=True, slots=True)
-class PartitionPlan:
+class PartitionPlan(
+    msgspec.Struct, frozen=True, rename={"size_bytes": "bytesEstimate", "held_by": "heldBy"}
+):
     topic: str
     partition: int
     before: int  # the first existing offset
@@ -101,12 +105,9 @@ def held_back(plan: PartitionPlan, offset: int, why: Holder, holder: str | None)
         return plan
     after = max(offset, plan.before)
     share = (after - plan.before) / plan.records if plan.records else 0.0
-    return PartitionPlan(
-        topic=plan.topic,
-        partition=plan.partition,
-        before=plan.before,
+    return replace(
+        plan,
         after=after,
-        acked=plan.acked,
         records=after - plan.before,
         size_bytes=int(plan.size_bytes * share),
         held_by=why,

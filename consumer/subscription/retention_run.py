@@ -22,6 +22,9 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, Self
 
+import msgspec
+
+from sequitur.base.stored import dump
 from sequitur.consumer.subscription.backlog import Surveyor
 from sequitur.consumer.subscription.registry_store import registries_of_others
 from sequitur.consumer.subscription.retention import (
@@ -59,33 +62,12 @@ class RetentionRun:
         return sum(one.records for one in self.plans)
 
     def to_document(self) -> dict[str, Any]:
-        return {
-            "dryRun": self.is_dry,
-            "records": self.records,
-            "bytesEstimate": sum(one.size_bytes for one in self.plans),
-            "partitions": [
-                {
-                    "topic": one.topic,
-                    "partition": one.partition,
-                    "before": one.before,
-                    "after": one.after,
-                    "acked": one.acked,
-                    "records": one.records,
-                    "bytesEstimate": one.size_bytes,
-                    "heldBy": None if one.held_by is None else one.held_by.value,
-                    "holder": one.holder,
-                }
-                for one in self.plans
-            ],
-            "refused": [
-                {"topic": one.topic, "why": one.why.value, "message": one.sentence}
-                for one in self.refusals
-            ],
-        }
+        size_bytes = sum(one.size_bytes for one in self.plans)
+        answer = {"dryRun": self.is_dry, "records": self.records, "bytesEstimate": size_bytes}
+        return dump({**answer, "partitions": self.plans, "refused": self.refusals})
 
 
-@dataclass(frozen=True, slots=True)
-class Refusal:
+class Refusal(msgspec.Struct, frozen=True, rename={"sentence": "message"}):
     topic: str
     why: Holder  # who needs the records
     sentence: str  # the reason in words, with the option that allows the deletion

@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
+from msgspec import structs
+
 from sequitur.base.process import wall_clock_ms
 from sequitur.consumer.subscription.backlog import gone_logs
 from sequitur.consumer.subscription.claims import await_free
@@ -72,7 +74,7 @@ def _standing(
         now_ms=wall_clock_ms(),
         # A reset counts even if its process died before it wrote the registry: its cursors are
         # there.
-        registry=Registry({name: replace(record, epoch=max(epoch, record.epoch))}),
+        registry=Registry({name: structs.replace(record, epoch=max(epoch, record.epoch))}),
         connected=frozenset(),
         logs=logs_of(surveyor.topics, record.topics),
     )

@@ -10,19 +10,17 @@ JSON, and would be another state.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Final, NamedTuple, Self
+from collections.abc import Mapping
+from typing import Final, NamedTuple
 
 import google_crc32c
 import msgspec
+from msgspec.structs import asdict
 
+from sequitur.base.stored import load
 from sequitur.base.time_format import BEFORE_ALL_TIME_MS
 from sequitur.consumer.subscription.codec import OTHER_VERSION
-from sequitur.errors import CursorDamagedError, CursorVersionError
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-
+from sequitur.errors import CursorDamagedError, CursorVersionError, StateFormatError
 
 _FORMAT: Final = 2
 """Format 1 was in no release. It is refused and never used again."""
@@ -30,29 +28,14 @@ _CHECKSUM: Final = 8
 """The number of hexadecimal digits before the JSON."""
 
 
-class _Format(msgspec.Struct):
-    format: int
-
-
-class _Document(msgspec.Struct, forbid_unknown_fields=True):
-    format: int
-    epoch: int
-    checkpoint: str
-    step: int
-    frontier_ms: int
-    transaction: int
-    transactions: str
-    lives: int
-    written_ms: int
-    sent: dict[str, dict[int, int]]
-    topics: dict[str, str]
-    repeated: int
-    generation: int
-    group: str
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SubscriptionState:
+class SubscriptionState(
+    msgspec.Struct,
+    frozen=True,
+    kw_only=True,
+    forbid_unknown_fields=True,
+    tag_field="format",
+    tag=_FORMAT,
+):
     """How far a subscription's job has got with its newest completed step."""
 
     epoch: int = 0  # how often the subscription was reset. Acks from an earlier epoch are refused
@@ -65,52 +48,22 @@ class SubscriptionState:
     lives: int = 0  # the newest owner generation of its drivers, over all its checkpoints
     written_ms: int = 0  # when it was written, wall-clock time
     # the end of each partition of the job's output topics after that step, by topic
-    sent: Mapping[str, Mapping[int, int]] = field(default_factory=dict)
+    sent: Mapping[str, Mapping[int, int]] = {}
     # ids of the topics, by name: a recreated topic has another id
-    topics: Mapping[str, str] = field(default_factory=dict)
+    topics: Mapping[str, str] = {}
     # upper bound of the rows that were out and unacked when a job went on without its checkpoint,
     # and that came again. It counts all such starts
     repeated: int = 0
 
     def encode(self, *, generation: int = 0, group: str = "") -> bytes:
         """Return it as JSON behind a checksum."""
-        sent = {topic: dict(ends) for topic, ends in self.sent.items()}
-        body = msgspec.json.encode(
-            _Document(
-                _FORMAT,
-                self.epoch,
-                self.checkpoint,
-                self.step,
-                self.frontier_ms,
-                self.transaction,
-                self.transactions,
-                self.lives,
-                self.written_ms,
-                sent,
-                dict(self.topics),
-                self.repeated,
-                generation,
-                group,
-            )
-        )
+        stored = _Stored(**asdict(self), generation=generation, group=group)
+        body = msgspec.json.encode(stored)
         return _checksum(body) + body
 
     @classmethod
-    def decode(cls, data: bytes) -> Self:
-        found = _read(data)
-        return cls(
-            epoch=found.epoch,
-            checkpoint=found.checkpoint,
-            step=found.step,
-            frontier_ms=found.frontier_ms,
-            transaction=found.transaction,
-            transactions=found.transactions,
-            lives=found.lives,
-            written_ms=found.written_ms,
-            sent=found.sent,
-            topics=found.topics,
-            repeated=found.repeated,
-        )
+    def decode(cls, data: bytes) -> SubscriptionState:
+        return read_state(data).state
 
 
 class StoredState(NamedTuple):
@@ -119,25 +72,35 @@ class StoredState(NamedTuple):
     group: str  # id of the subscription's consumer group
 
 
+class _Stored(SubscriptionState, frozen=True, kw_only=True):
+    """The state and what is stored beside it, see `StoredState`."""
+
+    generation: int
+    group: str
+
+
 def read_state(data: bytes) -> StoredState:
-    """Read `SubscriptionState.encode` back, with what was stored beside it; see `decode`."""
-    found = _read(data)
-    return StoredState(SubscriptionState.decode(data), found.generation, found.group)
-
-
-def _read(data: bytes) -> _Document:
+    """Read `SubscriptionState.encode` back, with what was stored beside it."""
     body = data[_CHECKSUM:]
     if data[:_CHECKSUM] != _checksum(body):
         raise CursorDamagedError("the checksum of a subscription's state is wrong")
     try:
-        if (version := msgspec.json.decode(body, type=_Format).format) != _FORMAT:
-            raise CursorVersionError(
-                f"the state of a subscription has format {version}, this version reads {_FORMAT}: "
-                f"{OTHER_VERSION}"
-            )
-        return msgspec.json.decode(body, type=_Document)
-    except msgspec.DecodeError as error:
+        version = msgspec.json.decode(body, type=_Format).format
+        found = load(_Stored, msgspec.json.decode(body)) if version == _FORMAT else None
+    except (msgspec.DecodeError, StateFormatError) as error:
         raise CursorDamagedError(f"the state of a subscription cannot be read: {error}") from None
+    if found is None:
+        raise CursorVersionError(
+            f"the state of a subscription has format {version}, this version reads {_FORMAT}: "
+            f"{OTHER_VERSION}"
+        )
+    fields = asdict(found)
+    generation, group = fields.pop("generation"), fields.pop("group")
+    return StoredState(SubscriptionState(**fields), generation, group)
+
+
+class _Format(msgspec.Struct):
+    format: int
 
 
 def _checksum(body: bytes) -> bytes:

@@ -11,11 +11,11 @@ checkpoint was lost comes again, and is counted.
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final
 from uuid import uuid4
 
 import numpy as np
+from msgspec.structs import replace
 
 from sequitur.base.process import wall_clock_ms
 from sequitur.base.stored import dump, load

@@ -32,11 +32,13 @@ import json
 import threading
 import time
 from dataclasses import asdict, dataclass
+from functools import partial
 from math import inf
 from typing import TYPE_CHECKING, Any, Final, Self
 from uuid import uuid4
 
 from sequitur.base.process import ProcessIdentity
+from sequitur.base.stored import dump, load
 from sequitur.errors import CheckpointError, OwnershipError
 from sequitur.pipelines.store.documents import read_document
 from sequitur.pipelines.store.storage import is_remote
@@ -108,7 +110,7 @@ class Ownership:
     def take(self) -> None:
         for folder in (OWNERS_FOLDER, HEARTBEATS_FOLDER):
             self._storage.make_folder(folder)
-        document = {"format": _OWNER_FORMAT, **asdict(ProcessIdentity.own())}
+        document = {"format": _OWNER_FORMAT, **dump(ProcessIdentity.own())}
         text = json.dumps({**document, "life": self.life, "taken_ms": _now_ms()}) + "\n"
         while True:
             newest = _newest(self._storage)
@@ -237,7 +239,7 @@ def _beat_of(storage: Storage, generation: int) -> _Beat:
 def _owner_at(storage: Storage, generation: int) -> ProcessIdentity | None:
     """Return the process that is the owner; None if it is not known."""
     with contextlib.suppress(CheckpointError):
-        return read_document(storage, _owner(generation), ProcessIdentity.from_document)
+        return read_document(storage, _owner(generation), partial(load, ProcessIdentity))
     return None
 
 

@@ -8,9 +8,10 @@ import socket
 import threading
 import time
 from concurrent.futures import Future
-from dataclasses import dataclass, fields
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, Self, TypeVar
+from typing import TYPE_CHECKING, Final, Self, TypeVar
+
+import msgspec
 
 from sequitur.base.text import encodable
 from sequitur.errors import SettingsError
@@ -28,14 +29,13 @@ _STATE, _STARTED = 0, 19
 _ENDED: Final = frozenset("ZXx")
 
 
-@dataclass(frozen=True, slots=True)
-class ProcessIdentity:
+class ProcessIdentity(msgspec.Struct, frozen=True):
     host: str  # the name of its machine or container
     process: int
     # the scope of a process id: this start of the machine, this container; None if unknown
-    space: str | None = None
+    space: str | None
     # when it started, in the machine's ticks: ids are used again
-    started: int | None = None
+    started: int | None
 
     @classmethod
     def own(cls) -> Self:
@@ -59,10 +59,6 @@ class ProcessIdentity:
     def is_near(self) -> bool:
         """Tell whether it runs on this machine, and so has this machine's clock."""
         return self.space is not None and self.space == _space()
-
-    @classmethod
-    def from_document(cls, document: Mapping[str, Any]) -> Self:
-        return cls(**{one.name: document[one.name] for one in fields(cls)})
 
     def __str__(self) -> str:
         """Return the name that messages use."""

@@ -1,8 +1,9 @@
 """Documents: what is stored as JSON is a `msgspec.Struct`, and its fields are the stored form.
 
 A kind with a format number has it as its tag (`tag_field`, `tag`), and has a `TITLE` for errors.
-If values have another shape in memory, the kind has `to_stored`, which returns its fields as they
-are stored, and a class method `from_stored`, which takes these and returns its own.
+If values have another shape in memory, the kind has `to_stored`, which returns a copy with fields
+as they are stored, and a class method `from_stored`, which takes the stored fields and returns
+those of the kind.
 """
 
 from __future__ import annotations
@@ -26,7 +27,8 @@ def dump(document: Any) -> dict[str, Any]:
     if old is not None:
         return dict(old())
     shape = getattr(document, "to_stored", None)
-    stored: dict[str, Any] = msgspec.to_builtins(document if shape is None else shape())
+    fields = document if shape is None else shape()
+    stored: dict[str, Any] = msgspec.to_builtins(fields, str_keys=True)
     return stored
 
 
@@ -43,16 +45,18 @@ def load(kind: type[_Kind], document: Mapping[str, Any]) -> _Kind:
         return read
     form: Any = kind
     config, title = form.__struct_config__, getattr(kind, "TITLE", kind.__name__)
-    if config.tag_field is not None and (found := document.get(config.tag_field)) != config.tag:
+    found = document.get(config.tag_field) if isinstance(document, dict) else None
+    if found != config.tag:
         raise StateFormatError(f"{title} of format {found!r}, this version reads {config.tag}")
     try:
         shape = getattr(kind, "from_stored", None)
         fields = document if shape is None else shape(document)
+        loaded = msgspec.convert(fields, kind, str_keys=True)
         if not config.omit_defaults:
             for name in form.__struct_encode_fields__:
                 fields[name]
-        return msgspec.convert(fields, kind)
     except KeyError as error:
         raise StateFormatError(f"{title} has no {error}") from error
     except (TypeError, ValueError, OverflowError) as error:
         raise StateFormatError(f"{title}: {error}") from error
+    return loaded

@@ -7,13 +7,14 @@ Each command imports what it asks brokers with, since `sequitur` has commands th
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
+from msgspec.structs import asdict, replace
 from rich.table import Table
 
 from sequitur.base.flags import with_flags
+from sequitur.base.stored import dump
 from sequitur.cli.console import AsJson, KafkaJob, echo_json, surveyor_of, table_console
 from sequitur.consumer.subscription.policies import (
     BacklogPolicy,
@@ -85,19 +86,12 @@ def get(settings: KafkaJob, topic: Topic = None, as_json: AsJson = False) -> Non
     own = registry.set_policies(topic)
     default = registry.set_policies(None)
     held = (own if topic is None else own.over(default)).in_force()
-    everything = TopicPolicies(
-        backlog_quota=held.backlog_quota,
-        message_ttl_s=held.message_ttl_s,
-        subscription_expiration_time_minutes=held.subscription_expiration_time_minutes,
-        retention=held.retention,
-        thresholds=held.thresholds,
-    )
-    shown, given = everything.to_document(), own.to_document()
+    shown, given = dump(TopicPolicies(**asdict(held))), dump(own)
     del shown["format"], given["format"]
     if as_json:
         echo_json({"topic": topic, "set": given, "inForce": shown})
         return
-    by_default = {} if topic is None else default.to_document()
+    by_default = {} if topic is None else dump(default)
     table = Table(title=f"Policies of {_said(topic)}", title_justify="left")
     for column in ("policy", "in force", "set by"):
         table.add_column(column, overflow="fold")
@@ -327,7 +321,7 @@ def _change(
 
 def _show(settings: KafkaJob, topic: str | None, name: str, *, as_json: bool) -> None:
     """Print the setting. As in pulsar-admin, an unset one is null."""
-    value = _store(settings).read().set_policies(topic).to_document().get(name)
+    value = dump(_store(settings).read().set_policies(topic)).get(name)
     if as_json:
         echo_json(value)
         return

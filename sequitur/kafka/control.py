@@ -14,10 +14,8 @@ policy, `consumer_backlog_eviction`, asks nothing of producers.
 
 from __future__ import annotations
 
-import dataclasses
 import enum
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Annotated, Any, Final, Literal
+from typing import TYPE_CHECKING, Annotated, Final, Literal
 
 import msgspec
 
@@ -58,8 +56,9 @@ _TO_DO: Final[dict[ProducerPolicy, ToDo]] = {
 }
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class BacklogState:
+class BacklogState(
+    msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, tag_field="format", tag=_FORMAT
+):
     # when it was measured, by the issuer's clock, epoch milliseconds: for people, and to tell
     # states apart. Clocks differ, so nothing is judged by it
     issued_ms: _NotNegative
@@ -74,8 +73,7 @@ class BacklogState:
 
     def encode(self) -> bytes:
         """Return the value of the control record, without fields that are None."""
-        given = {name: part for name, part in _fields(self).items() if part is not None}
-        return msgspec.json.encode({"format": _FORMAT, **given})
+        return msgspec.json.encode(self)
 
     @classmethod
     def decode(cls, topic: str, value: bytes) -> BacklogState:
@@ -143,10 +141,6 @@ def topic_of(key: bytes | None) -> str | None:
             raise ControlRecordError(f"key {key!r}", 'expected ["backlog", TOPIC]')
         case _:
             return None
-
-
-def _fields(state: BacklogState) -> dict[str, Any]:
-    return {field.name: getattr(state, field.name) for field in dataclasses.fields(state)}
 
 
 def _size(value: int) -> str:

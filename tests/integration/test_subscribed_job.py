@@ -9,7 +9,6 @@ import shutil
 import sqlite3
 import threading
 import time
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from uuid import uuid4
@@ -37,6 +36,7 @@ from tests.spark import transactional_bolts
 from tests.support.events import T0, Event, event, time_of
 from tests.support.output_reading import read_output
 from tests.support.subscribed_topics import SubscribedTopics
+from tests.support.values import replace
 from tests.support.waiting import PATIENCE_S, until, wait_until
 
 if TYPE_CHECKING:

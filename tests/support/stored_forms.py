@@ -267,7 +267,7 @@ def _folders() -> Iterator[Form]:
     yield _document("former job", FormerJob(3, _LARGEST, "ü"))
     process = ProcessIdentity("ho\u00dft", 7, "boot ns", 99)
     shown = {"host": "ho\u00dft", "process": 7, "space": "boot ns", "started": 99}
-    yield Form("process", shown, process, ProcessIdentity.from_document)
+    yield Form("process", shown, process, partial(load, ProcessIdentity))
 
 
 def _cursor(random: Random) -> Cursor:

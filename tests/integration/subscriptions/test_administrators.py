@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import threading
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import pytest
@@ -31,6 +30,7 @@ from sequitur.errors import (
     SubscriptionFencedError,
 )
 from sequitur.kafka.partition import SourcePartition
+from tests.support.values import replace
 from tests.support.waiting import wait_until
 
 if TYPE_CHECKING:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import threading
-from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -41,6 +40,7 @@ from sequitur.pipelines.ordering.job_checks import SubscriptionChecks
 from sequitur.pipelines.ordering.job_subscription import JobRecord, JobSubscription
 from sequitur.producer import KafkaSettings
 from tests.support.subscribed_topics import MINUTE_MS, SubscribedTopics
+from tests.support.values import replace
 from tests.support.waiting import PATIENCE_S, wait_until
 
 if TYPE_CHECKING:

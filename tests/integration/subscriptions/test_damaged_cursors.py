@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from dataclasses import replace
 from random import Random
 from typing import TYPE_CHECKING, Any
 
@@ -39,6 +38,7 @@ from sequitur.kafka.partition import SourcePartition
 from sequitur.kafka.settings import KafkaSettings
 from tests.support.acls import AUTHORIZER, AclOperation, TopicRights
 from tests.support.subscribed_topics import SubscribedTopics
+from tests.support.values import replace
 from tests.support.waiting import PATIENCE_S
 
 if TYPE_CHECKING:

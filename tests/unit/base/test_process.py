@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -17,6 +16,7 @@ from sequitur.consumer.subscription.claims import Claim, ClaimWatch, Hold
 from sequitur.errors import OwnershipError
 from sequitur.pipelines.store.ownership import Ownership, refuse_if_owned
 from sequitur.pipelines.store.storage import LocalStorage
+from tests.support.values import replace
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

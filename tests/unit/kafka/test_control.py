@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import json
 from typing import Any
 
@@ -12,6 +11,7 @@ from hypothesis import strategies as st
 
 from sequitur.errors import ControlRecordError
 from sequitur.kafka.control import BacklogState, ToDo, key_of, topic_of
+from tests.support.values import replace
 
 _AMOUNTS = st.none() | st.integers(0, 1 << 53)
 _LIMITS = st.none() | st.integers(-1, 1 << 53)
@@ -26,16 +26,17 @@ _STATES = st.builds(
     age_s=st.none() | st.floats(0, 1e9),
     limit_s=st.none() | st.floats(-1, 1e9),
 )
-_HOLD = BacklogState(
-    issued_ms=1_000_000,
-    valid_for_ms=500,
-    policy="producer_request_hold",
-    subscription="billing",
-    backlog_bytes=12 << 20,
-    limit_bytes=10 << 20,
-    age_s=90.0,
-    limit_s=60.0,
-)
+_HOLD_FIELDS: dict[str, Any] = {
+    "issued_ms": 1_000_000,
+    "valid_for_ms": 500,
+    "policy": "producer_request_hold",
+    "subscription": "billing",
+    "backlog_bytes": 12 << 20,
+    "limit_bytes": 10 << 20,
+    "age_s": 90.0,
+    "limit_s": 60.0,
+}
+_HOLD = BacklogState(**_HOLD_FIELDS)
 
 
 @given(_STATES, st.text())
@@ -52,7 +53,7 @@ def test_the_bytes_are_the_ones_that_others_write() -> None:
         "issued_ms": 1,
         "valid_for_ms": 2,
     }
-    assert json.loads(_HOLD.encode()) == {"format": 1, **dataclasses.asdict(_HOLD)}
+    assert json.loads(_HOLD.encode()) == {"format": 1, **_HOLD_FIELDS}
 
 
 @given(_STATES, st.data())
@@ -125,7 +126,7 @@ def test_a_backlog_of_no_topic_is_refused(key: bytes) -> None:
     ],
 )
 def test_a_policy_says_what_to_do(policy: Any, to_do: ToDo) -> None:
-    assert dataclasses.replace(_HOLD, policy=policy).to_do is to_do
+    assert replace(_HOLD, policy=policy).to_do is to_do
 
 
 @pytest.mark.parametrize(

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import json
-from dataclasses import replace
 
 import pytest
 
 from sequitur.base.process import ProcessIdentity
 from sequitur.consumer.subscription.claims import Claim, ClaimWatch, HeldLease, Hold, await_free
 from sequitur.errors import CursorDamagedError, CursorVersionError
+from tests.support.values import replace
 
 _LEASE_S = 15.0
 _ELSEWHERE = ProcessIdentity("another", 7, "another", 7)
@@ -26,7 +26,7 @@ class _Clock:
 
 def _claim(count: int = 1, **fields: object) -> Claim:
     claim = Claim("a", count, int(_LEASE_S * 1000), 5, _ELSEWHERE)
-    return replace(claim, **fields)  # type: ignore[arg-type] # each test names its fields
+    return replace(claim, **fields)
 
 
 def test_what_is_written_is_read_back() -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -27,6 +26,7 @@ from sequitur.consumer.subscription.registry import (
 from sequitur.consumer.subscription.subscription_state import SubscriptionState
 from sequitur.consumer.subscription.survey import Log, Survey
 from sequitur.kafka.partition import SourcePartition
+from tests.support.values import replace
 
 _HERE = SourcePartition("my-topic", 0)
 _RECORD = SubscriptionRecord("sub1", ("my-topic",), SubscriptionType.SHARED, 1_000_000, group="")

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import pytest
 
 from sequitur.consumer.subscription.backlog import IdleWatch
@@ -21,6 +19,7 @@ from sequitur.consumer.subscription.registry import (
     SubscriptionType,
 )
 from sequitur.consumer.subscription.survey import Survey
+from tests.support.values import replace
 
 _MINUTE_MS = 60_000
 _RECORD = SubscriptionRecord(

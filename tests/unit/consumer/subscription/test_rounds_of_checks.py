@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-from dataclasses import replace
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
@@ -22,6 +21,7 @@ from sequitur.consumer.subscription.subscription_state import SubscriptionState
 from sequitur.consumer.subscription.survey import Log, Survey
 from sequitur.errors import TopicError
 from sequitur.kafka.partition import SourcePartition
+from tests.support.values import replace
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import pytest
@@ -18,6 +17,7 @@ from sequitur.consumer.subscription.registry import (
 )
 from sequitur.consumer.subscription.survey import Cuts, DueAck, Log, Survey, due_acks
 from sequitur.kafka.partition import SourcePartition
+from tests.support.values import replace
 
 if TYPE_CHECKING:
     from sequitur.consumer.subscription.backlog_quota import PartitionBacklog

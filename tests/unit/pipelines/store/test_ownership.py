@@ -9,18 +9,19 @@ import subprocess
 import sys
 import threading
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import asdict, replace
 from typing import TYPE_CHECKING
 
 import pytest
 from typer.testing import CliRunner
 
 from sequitur.base.process import ProcessIdentity
+from sequitur.base.stored import dump
 from sequitur.cli.main import app
 from sequitur.errors import OwnershipError
 from sequitur.pipelines.store import ownership
 from sequitur.pipelines.store.ownership import Ownership, refuse_if_owned
 from sequitur.pipelines.store.storage import LocalStorage
+from tests.support.values import replace
 from tests.support.waiting import PATIENCE_S
 
 if TYPE_CHECKING:
@@ -57,7 +58,7 @@ def _owned_by(storage: LocalStorage, owner: ProcessIdentity, *, at_ms: int = 0) 
     """As a driver leaves it that has taken the folder, and beaten once."""
     storage.make_folder("owners")
     storage.make_folder("heartbeats")
-    storage.create("owners/000000000001", json.dumps(asdict(owner)))
+    storage.create("owners/000000000001", json.dumps(dump(owner)))
     _beat(storage, 1, at_ms)
 
 
