@@ -294,13 +294,15 @@ class MetadataRequestV10(RequestStruct):  # type: ignore[misc]  # aiokafka is un
 
 
 class MetadataRequest(Request[MetadataRequestV10]):  # type: ignore[misc]  # aiokafka is untyped
-    """Ask for topics without creating any."""
+    """Ask for topics without creating any, or for all that are there."""
 
     API_KEY = 3
 
-    def __init__(self, topics: Collection[str]) -> None:
+    def __init__(self, topics: Collection[str] | None) -> None:
         self._topics = topics
 
     def build(self, request_struct_class: type[MetadataRequestV10]) -> Any:
-        topics: list[Any] = [(_NO_ID, topic, {}) for topic in self._topics]
-        return request_struct_class(topics, False, False, False, {})
+        asked: list[Any] | None = None
+        if self._topics is not None:
+            asked = [(_NO_ID, topic, {}) for topic in self._topics]
+        return request_struct_class(asked, False, False, False, {})
