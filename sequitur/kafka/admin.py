@@ -242,7 +242,15 @@ class KafkaTopics:
 
         The brokers are asked again after a second: a row that a topic does not take is quarantined.
         """
-        found = self._known_configurations([topic], for_s=_REFUSED_BY_FOR_S)
+        try:
+            found = self._known_configurations([topic], for_s=_REFUSED_BY_FOR_S)
+        except TopicError as error:
+            if _is_missing(error.__cause__):
+                raise TopicError(
+                    f"output topic {topic!r} does not exist: was it deleted? What it held is gone: "
+                    "start over with a checkpoint and an app of its own"
+                ) from error
+            raise
         return RecordLimit.of(found.get(topic, {}))
 
     def require_keyless(self, topic: str) -> None:
@@ -780,6 +788,13 @@ def answered(
     except (KafkaException, TimeoutError, RetriableError, FatalError) as error:
         kind = UnansweredError if may_pass(error) else TopicError
         raise kind(sentence(error)) from error
+
+
+def _is_missing(error: BaseException | None) -> bool:
+    return (
+        isinstance(error, KafkaException)
+        and error.args[0].code() == KafkaError.UNKNOWN_TOPIC_OR_PART
+    )
 
 
 def action_to(request: Request, error: KafkaException) -> Action:

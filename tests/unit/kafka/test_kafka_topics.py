@@ -454,6 +454,27 @@ def test_limit_that_is_raised_is_noticed_within_a_second(
     assert asked == [["t"]] * 2
 
 
+@pytest.mark.promise("order-output-topic-deleted")
+def test_a_topic_that_was_deleted_under_who_writes_to_it_is_named_with_the_way_out(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Other errors stay what they are."""
+    code = KafkaError.UNKNOWN_TOPIC_OR_PART
+
+    def describe(wanted: list[Any], **_: object) -> dict[Any, Future[Any]]:
+        answer: Future[Any] = Future()
+        answer.set_exception(KafkaException(KafkaError(code)))
+        return dict.fromkeys(wanted, answer)
+
+    monkeypatch.setattr(kafka_topics, "_TIMEOUT_S", 0.0)  # it is not waited for here
+    topics = _topics(SimpleNamespace(describe_configs=describe), _impatient())
+    with pytest.raises(TopicError, match=r"'t' does not exist: was it deleted.* start over with"):
+        topics.record_limit("t")
+    code = KafkaError.INVALID_REQUEST
+    with pytest.raises(TopicError, match="the settings of topic 't' cannot be read"):
+        topics.record_limit("t")
+
+
 def test_compacted_topics_are_found_also_where_their_settings_may_not_be_read() -> None:
     """One that is deleted meanwhile may be among them."""
     told: dict[str, str | int] = {
