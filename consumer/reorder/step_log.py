@@ -112,7 +112,7 @@ class Step:
         batch_id: Spark's id of the newest micro-batch up to this step; -1 before the first.
         previous_frontier_ms: The frontier before; rows are late against this one.
         clock: The clocks after, with the frontier that this step releases up to.
-        staged: Counts of the rows it read; nothing of them is released yet.
+        counts: Of the rows it read; nothing of them is released yet.
         learned: What the delays of this and the following step come from; None with a fixed delay.
         owner: Owner generation of the driver's life that logged it.
         source: Name of the folder with Spark's own checkpoint.
@@ -131,7 +131,7 @@ class Step:
     batch_id: int
     previous_frontier_ms: int
     clock: EventClock
-    staged: Totals = field(default_factory=Totals)
+    counts: Totals = field(default_factory=Totals)
     learned: LearnedDelays | None = None
     owner: int = 0
     source: str = "spark"
@@ -152,7 +152,7 @@ class Step:
             "batch_id": self.batch_id,
             "previous_frontier_ms": self.previous_frontier_ms,
             "clock": self.clock.to_document(),
-            "staged": asdict(self.staged),
+            "staged": asdict(self.counts),
             "learned": None if self.learned is None else self.learned.to_document(),
             "owner": self.owner,
             "source": self.source,
@@ -394,7 +394,7 @@ NOTHING_DONE: Final = StepDone(step=-1, totals=Totals())
 
 
 def late_rows_to(output: Output, entry: StepEntry) -> int:
-    return entry.staged.late if ROUTES[entry.late_policy].output is output else 0
+    return entry.counts.late if ROUTES[entry.late_policy].output is output else 0
 
 
 def finish(entry: StepEntry, *, released: int, late: int, quarantined: int) -> StepDone:
@@ -412,12 +412,12 @@ def finish(entry: StepEntry, *, released: int, late: int, quarantined: int) -> S
     """
     to_late_topic, emitted = late_rows_to(Output.LATE, entry), late_rows_to(Output.RELEASED, entry)
     out = Totals(released=released - emitted, duplicates=entry.duplicates)
-    totals = entry.before.plus(entry.staged).plus(out)
-    staged_quarantined = sum(entry.staged.quarantined.values())
+    totals = entry.before.plus(entry.counts).plus(out)
+    staged_quarantined = sum(entry.counts.quarantined.values())
     live = entry.live_runs
     lost = sum(last - first for first, last in entry.lost.values())
     claims = {
-        f"{entry.staged.missing} rows missing, {lost} lost": entry.staged.missing == lost,
+        f"{entry.counts.missing} rows missing, {lost} lost": entry.counts.missing == lost,
         f"{to_late_topic} rows late, {late} written": to_late_topic == late,
         f"{staged_quarantined} rows quarantined, {quarantined} written": staged_quarantined
         == quarantined,
@@ -452,7 +452,7 @@ def shared_fields(document: Mapping[str, Any]) -> dict[str, Any]:
         "batch_id": document["batch_id"],
         "previous_frontier_ms": document["previous_frontier_ms"],
         "clock": EventClock.from_document(document["clock"]),
-        "staged": Totals(**document["staged"]),
+        "counts": Totals(**document["staged"]),
         "learned": None if learned is None else LearnedDelays.from_document(learned),
         "owner": document["owner"],
         "source": document["source"],
