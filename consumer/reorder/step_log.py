@@ -110,7 +110,7 @@ class Step(
     kw_only=True,
     tag_field="format",
     tag=STEP_FORMAT,
-    rename={"output_partitions": "partition_counts"},
+    rename={"counts": "staged", "output_partitions": "partition_counts"},
 ):
     """What is known of a step from its staging on, and stands in both of its documents.
 
@@ -120,7 +120,7 @@ class Step(
         batch_id: Spark's id of the newest micro-batch up to this step; -1 before the first.
         previous_frontier_ms: The frontier before; rows are late against this one.
         clock: The clocks after, with the frontier that this step releases up to.
-        staged: Counts of the rows it read; nothing of them is released yet.
+        counts: Of the rows it read; nothing of them is released yet.
         learned: What the delays of this and the following step come from; None with a fixed delay.
         owner: Owner generation of the driver's life that logged it.
         source: Name of the folder with Spark's own checkpoint.
@@ -141,7 +141,7 @@ class Step(
     batch_id: int
     previous_frontier_ms: int
     clock: EventClock
-    staged: Totals = Totals()
+    counts: Totals = Totals()
     learned: LearnedDelays | None = None
     owner: int = 0
     source: str = "spark"
@@ -152,11 +152,10 @@ class Step(
     output_partitions: int | None = None
 
     def to_stored(self) -> dict[str, Any]:
-        shown = structs.asdict(self)
-        partitions = shown.pop("output_partitions")
+        partitions = self.output_partitions
         return {
             "format": STEP_FORMAT,
-            **shown,
+            **dict(zip(self.__struct_encode_fields__, structs.astuple(self), strict=True)),
             "clock": self.clock.to_stored(),
             "learned": None if self.learned is None else self.learned.to_stored(),
             "planned": [[*where, offset] for where, offset in sorted(self.planned.items())],
@@ -336,7 +335,7 @@ NOTHING_DONE: Final = StepDone(step=-1, totals=Totals())
 
 
 def late_rows_to(output: Output, entry: StepEntry) -> int:
-    return entry.staged.late if ROUTES[entry.late_policy].output is output else 0
+    return entry.counts.late if ROUTES[entry.late_policy].output is output else 0
 
 
 def finish(entry: StepEntry, *, released: int, late: int, quarantined: int) -> StepDone:
@@ -354,12 +353,12 @@ def finish(entry: StepEntry, *, released: int, late: int, quarantined: int) -> S
     """
     to_late_topic, emitted = late_rows_to(Output.LATE, entry), late_rows_to(Output.RELEASED, entry)
     out = Totals(released=released - emitted, duplicates=entry.duplicates)
-    totals = entry.before.plus(entry.staged).plus(out)
-    staged_quarantined = sum(entry.staged.quarantined.values())
+    totals = entry.before.plus(entry.counts).plus(out)
+    staged_quarantined = sum(entry.counts.quarantined.values())
     live = entry.live_runs
     lost = sum(last - first for first, last in entry.lost.values())
     claims = {
-        f"{entry.staged.missing} rows missing, {lost} lost": entry.staged.missing == lost,
+        f"{entry.counts.missing} rows missing, {lost} lost": entry.counts.missing == lost,
         f"{to_late_topic} rows late, {late} written": to_late_topic == late,
         f"{staged_quarantined} rows quarantined, {quarantined} written": staged_quarantined
         == quarantined,

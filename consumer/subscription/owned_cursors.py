@@ -60,7 +60,7 @@ class OwnedCursors(Generic[Owned]):
     ) -> None:
         """Keep cursors that are already stored. A job has no `owner` before it claims them."""
         self.name = name
-        self._taken = owner
+        self._claimed_owner = owner
         self._lock = threading.Lock()
         self._is_written = threading.Condition(self._lock)
         self._writing = threading.RLock()
@@ -98,8 +98,8 @@ class OwnedCursors(Generic[Owned]):
 
     @property
     def _owner(self) -> CursorOwner:
-        assert self._taken is not None
-        return self._taken
+        assert self._claimed_owner is not None
+        return self._claimed_owner
 
     def _check(self) -> None:
         """Raise the reason why these cursors must not be used any more. Under the lock."""

@@ -102,27 +102,25 @@ class RegistryStore(TopicStore):
             beside={(one.topic, one.partition) for one in beside},
             outages=self._outages,
         )
-        try:
+        with contextlib.closing(writer):
             records = self._topic.read()
             for before, changes in tried:
                 if all(records.get(key) == value for key, value in changes.items()):
                     return before
             registry = Registry.of(records)
             changes = make(registry)
-            if changes:
-                changed = (
-                    TopicWrite(self._topic.name, _PARTITION, key, value)
-                    for key, value in changes.items()
-                )
-                writer.write([*changed, *beside])
-        except UnansweredError:
-            if writer.is_over:
-                tried.append((registry, changes))
-            raise
-        else:
+            changed = [
+                TopicWrite(self._topic.name, _PARTITION, key, value)
+                for key, value in changes.items()
+            ]
+            try:
+                if changed:
+                    writer.write([*changed, *beside])
+            except UnansweredError:
+                if writer.is_over:
+                    tried.append((registry, changes))
+                raise
             return registry
-        finally:
-            writer.close()
 
 
 class BacklogStates:

@@ -88,7 +88,7 @@ class LocalQuery:
                 staged = self._engine.run_batch(plan.batch_id)
                 log.commit()
                 if staged is not None and staged.run is not None:
-                    planner.take(staged.staged.read, staged.run.size_bytes)
+                    planner.take(staged.counts.read, staged.run.size_bytes)
             elif self._job.is_bounded:
                 return
             ticks.tick_if_due()

@@ -218,11 +218,11 @@ class DuplicateFinder:
         out = (Part(checkpoint.files(*earlier), after_ms, out_ms, reasons=()),)
         read = {run.name: run for run in (*entry.releasing_earlier, *earlier, entry.runs[-1])}
         found = self._written(entry, self._id, tuple(new), out, tuple(read.values()))
-        late = entry.staged.late - sum(one.late for one in found)
+        late = entry.counts.late - sum(one.late for one in found)
         repeats = files_of(found)
         return replace(
             entry,
-            staged=replace(entry.staged, late=late),
+            counts=replace(entry.counts, late=late),
             duplicates=sum(repeats.values()),
             repeats=repeats,
         )
@@ -294,9 +294,9 @@ def without_acked(job: JobContext, entry: StepEntry) -> StepEntry:
                 file.write(rows.filter(pa.array(is_acked)).select(SOURCE_ORDER))
     if file.name is None:
         return entry
-    skipped = entry.staged.skipped + file.rows
+    skipped = entry.counts.skipped + file.rows
     return replace(
         entry,
-        staged=replace(entry.staged, skipped=skipped),
+        counts=replace(entry.counts, skipped=skipped),
         repeats={**entry.repeats, file.name: file.rows},
     )

@@ -86,7 +86,7 @@ class CheckpointReport:
             },
             "folds": [dump(fold) for fold in self.folds],
             "steps": [_step(entry, done) for entry, done in self.steps],
-            "staged": [{"step": one.step, "read": one.staged.read} for one in self.staged],
+            "staged": [{"step": one.step, "read": one.counts.read} for one in self.staged],
         }
 
 

@@ -98,17 +98,17 @@ class JobSubscription(OwnedCursors[PartitionCursor]):
     @property
     def partition(self) -> int | None:
         """The partition of the cursors' topic that has the cursors; None before the claim."""
-        return None if self._taken is None else self._taken.partition
+        return None if self._claimed_owner is None else self._claimed_owner.partition
 
     @property
     def group(self) -> str:
         """Id of the consumer group; empty before the claim."""
-        return "" if self._taken is None else self._taken.group
+        return "" if self._claimed_owner is None else self._claimed_owner.group
 
     def check(self) -> None:
         """Check that no process is known to have taken the subscription over."""
-        if self._taken is not None:
-            self._taken.check()
+        if self._claimed_owner is not None:
+            self._claimed_owner.check()
 
     def confirm(self) -> None:
         """Check with the brokers that nobody has taken the subscription over.
@@ -137,10 +137,10 @@ class JobSubscription(OwnedCursors[PartitionCursor]):
                 "checkpoint of its own"
             )
         known = "" if found is None else found["id"]
-        if self._taken is None:
+        if self._claimed_owner is None:
             self._check_same(checkpoint.root, known, head, done)
-            epoch, self._taken = self.state.epoch, self._take()
-            self._begin_with(*_of(self._taken.stored))
+            epoch, self._claimed_owner = self.state.epoch, self._take()
+            self._begin_with(*_of(self._claimed_owner.stored))
             if self.state.epoch != epoch:
                 raise SubscriptionError(
                     f"subscription {self.name!r} was reset while the job started: start it again"

@@ -80,7 +80,7 @@ class KeyHistory:
 
         `LateJudge` has the rules. Without folds all of the rows are late.
         """
-        if not entry.staged.late or entry.keys is None:
+        if not entry.counts.late or entry.keys is None:
             return entry
         checkpoint, first_ms = self._job.checkpoint, staged.first_behind_ms
         lookup = entry.keys.lookup(entry.runs[:-1], first_behind_ms=first_ms)
@@ -100,7 +100,7 @@ class KeyHistory:
         late, judged = sum(one.late for one in written), files_of(written)
         return replace(
             entry,
-            staged=replace(entry.staged, late=late),
+            counts=replace(entry.counts, late=late),
             rescued=sum(judged.values()) - late,
             judged=judged,
         )

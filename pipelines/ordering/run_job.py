@@ -89,7 +89,7 @@ def run_reorder(
     begun = time.monotonic()
     _check_login(kafka)
     outages = Outages(settings.patience.total_seconds(), settings.restarts, wait=stop.wait)
-    topics = KafkaTopics(kafka, outages)
+    topics = KafkaTopics(kafka, outages, by_thread=True)
     with contextlib.ExitStack() as opened:
         measure = opened.enter_context(serve_metrics(settings.metrics, outages))
         subscription = subscribe(kafka, settings, topics, outages, opened)

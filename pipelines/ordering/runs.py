@@ -148,7 +148,7 @@ class SortedRuns:
         return (
             f"topic {row['topic']!r}, partition {row['partition']}, offset {row['offset']}, "
             f"key {row['key']!r}: event time {row['event_time_ms']} is "
-            f"{compared}; {row['reason']} rows in this batch: {entry.staged.late} "
+            f"{compared}; {row['reason']} rows in this batch: {entry.counts.late} "
             f"(late_policy = {entry.late_policy})"
         )
 

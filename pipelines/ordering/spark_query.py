@@ -142,7 +142,7 @@ class Batches:
         try:
             staged = self._engine.run_batch(batch_id)
             if staged is not None and staged.run is not None and self._size is not None:
-                self._size.take(staged.staged.read, staged.run.size_bytes)
+                self._size.take(staged.counts.read, staged.run.size_bytes)
                 self._is_started.wait(_START_TIMEOUT_S)
                 limit_batches(rows.sparkSession, self._query, self._size.rows)
         except Exception as error:  # noqa: BLE001 - kept, and told by the job

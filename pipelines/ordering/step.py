@@ -167,7 +167,7 @@ class Steps:
             batch_id=batch_id,
             previous_frontier_ms=clock.frontier_ms,
             clock=self._frontier.advance(after, learned, now_ms, (*self._log.holding, found.run)),
-            staged=found.totals,
+            counts=found.totals,
             run=found.run,
             first_behind_ms=found.first_behind_ms,
             learned=learned,
@@ -220,7 +220,7 @@ class Steps:
         )
         entry = without_acked(self._job, self._duplicates.find(entry, staged))
         entry = self._history.judge(entry, staged)
-        if entry.staged.late and ROUTES[entry.late_policy].ends_job:
+        if entry.counts.late and ROUTES[entry.late_policy].ends_job:
             raise LateRowError(self._runs.describe_late(entry))
         return entry
 
@@ -261,7 +261,7 @@ class Steps:
         self._log.mark_done(replace(done, stamped_ms=times[0], seconds=seconds))
         self.acknowledge()
         self.quarantines.step_is_done(
-            entry.staged, lambda reason: self._runs.some_quarantined(entry, reason)
+            entry.counts, lambda reason: self._runs.some_quarantined(entry, reason)
         )
         self._job.on_done(entry, self._log.done)
 
@@ -325,7 +325,7 @@ class Steps:
         if late_rows_to(Output.LATE, entry):
             late = self._runs.late(entry)
             found[Output.LATE] = Outgoing(late, self._outputs.late, reads=reads)
-        if entry.staged.quarantined:
+        if entry.counts.quarantined:
             bad = self._runs.quarantined(entry)
             found[Output.QUARANTINE] = Outgoing(bad, self._outputs.quarantine, reads=reads)
         return found
@@ -466,7 +466,7 @@ class Steps:
             source=f"{FIRST_SPARK_FOLDER}-{self._job.checkpoint.new_name(following.step)}",
             planned={where: one.position for where, one in clock.partitions.items()},
             topics=topics,
-            staged=Totals(missing=rows_lost(lost)),
+            counts=Totals(missing=rows_lost(lost)),
             lost=lost,
         )
 

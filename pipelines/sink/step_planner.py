@@ -54,6 +54,8 @@ _Found = TypeVar("_Found")
 _FORMAT: Final = 1
 _OUTPUTS: Final = "outputs.json"
 _SUFFIX: Final = ".identity"
+_DELETED_AFTER_S: Final = 10.0
+"""A broker that has just started may not list a topic yet."""
 _RETRY: Final = Retry(patience_s=30.0, backoff=Backoff(initial_ms=5, maximum_ms=500, jitter=0))
 
 
@@ -99,6 +101,7 @@ class StepPlanner:
         self._identity: Identity | None = None
         self._where: list[OutputPartition] = []
         self._ids: dict[str, str] = {}
+        self._missing_since_s: dict[str, float] = {}
         self._takes_over = False
         self._begun: int | None = None
         self._planned: StepPlan | None = None
@@ -228,7 +231,7 @@ class StepPlanner:
         assert self._identity is not None
         wrote = self._identity if sent is None else sent.identity
         ask = functools.partial(connections.leaders.states, producer_id=wrote.producer_id)
-        for one, told in (await _of_all(connections, where, ask)).items():
+        for one, told in (await self._of_all(connections, where, ask)).items():
             if told is Untold.NOT_ALLOWED:
                 raise not_allowed(one)
             if is_meant(one) and not (sent is None and self._takes_over):
@@ -239,7 +242,7 @@ class StepPlanner:
     ) -> StepPlan:
         assert self._identity is not None
         where = partitions_of(topics)
-        ends = await _of_all(connections, where, connections.leaders.ends)
+        ends = await self._of_all(connections, where, connections.leaders.ends)
         # After asking where they end: an answer about a recreated topic must not count.
         await self._refresh(connections, topics)
         sent, planned = self.sent, {}
@@ -254,6 +257,24 @@ class StepPlanner:
             )
         return StepPlan(step, connections.wire.cluster_id, self._identity, planned)
 
+    async def _of_all(
+        self,
+        connections: Connections,
+        where: Collection[OutputPartition],
+        ask: Callable[[Collection[OutputPartition]], Awaitable[Mapping[OutputPartition, _Found]]],
+    ) -> dict[OutputPartition, _Found]:
+        """Ask leaders until each partition has an answer."""
+        found: dict[OutputPartition, _Found] = {}
+        attempts = _RETRY.attempts()
+        while missing := [one for one in where if one not in found]:
+            told = await ask(missing)
+            found |= {one: what for one, what in told.items() if what is not Untold.ASK_AGAIN}
+            if len(found) < len(where):
+                silence = SendUnansweredError(f"{missing[0]}: its leader does not answer")
+                await attempts.pause(silence)
+                await self._refresh(connections, {one.topic for one in missing})
+        return found
+
     async def _refresh(self, connections: Connections, topics: Collection[str]) -> None:
         """Ask for leaders and ids; each topic must be the same one as before."""
         if not await connections.leaders.refresh(topics):
@@ -263,8 +284,19 @@ class StepPlanner:
             if found is not None:
                 self._check_id(topic, self._ids.get(topic), found.hex())
                 self._ids[topic] = found.hex()
+                self._missing_since_s.pop(topic, None)
             elif topic in self._ids:
-                raise RetriableError(f"topic {topic!r} is not there now")
+                self._check_missing(topic, is_unauthorized=connections.wire.is_unauthorized(topic))
+
+    def _check_missing(self, topic: str, *, is_unauthorized: bool) -> None:
+        """Wait for a topic that the brokers do not list, unless it is surely deleted."""
+        now_s = time.monotonic()
+        since_s = self._missing_since_s.setdefault(topic, now_s)
+        if is_unauthorized or now_s - since_s < _DELETED_AFTER_S:
+            raise RetriableError(f"topic {topic!r} is not there now")
+        raise OutputMismatchError(
+            f"topic {topic!r} was deleted while the job ran. What it held is gone: {ANEW}"
+        )
 
     def _check_cluster(self, known: str | None, found: str | None) -> None:
         if known != found:
@@ -294,23 +326,6 @@ class StepPlanner:
         except (BrokerError, SendUnansweredError) as error:
             told = f"the output topics cannot be looked at: {error}"
             raise (TopicError if _passes(error) is None else UnansweredError)(told) from error
-
-
-async def _of_all(
-    connections: Connections,
-    where: Collection[OutputPartition],
-    ask: Callable[[Collection[OutputPartition]], Awaitable[Mapping[OutputPartition, _Found]]],
-) -> dict[OutputPartition, _Found]:
-    """Ask leaders until each partition has an answer."""
-    found: dict[OutputPartition, _Found] = {}
-    attempts = _RETRY.attempts()
-    while missing := [one for one in where if one not in found]:
-        told = await ask(missing)
-        found |= {one: what for one, what in told.items() if what is not Untold.ASK_AGAIN}
-        if len(found) < len(where):
-            await attempts.pause(SendUnansweredError(f"{missing[0]}: its leader does not answer"))
-            await connections.leaders.refresh({one.topic for one in missing})
-    return found
 
 
 def partitions_of(topics: Mapping[str, int]) -> list[OutputPartition]:

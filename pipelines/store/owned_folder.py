@@ -80,16 +80,28 @@ class OwnedFolder:
 
     @contextlib.contextmanager
     def while_owned(self) -> Iterator[None]:
-        """Run a block; where it fails since another process has taken the folder over, say that.
+        """Run a block; where it fails since the folder is gone or another process has it, say that.
 
         What the other one has logged and deleted meanwhile may look as if part of it were gone.
         """
         try:
             yield
-        except Exception:
+        except Exception as error:
             if self.owner:
+                if self._is_gone():
+                    raise CheckpointError(
+                        f"{self.root} was deleted or moved while the job ran. Put it back, and "
+                        "start the job again: nothing is lost then. If you cannot, start over "
+                        "with another checkpoint, app and output topic"
+                    ) from error
                 self.check_owner()
             raise
+
+    def _is_gone(self) -> bool:
+        try:
+            return not self._storage.exists(FORMAT_DOCUMENT)
+        except OSError:
+            return False  # a store that does not answer may still have it
 
     def close(self) -> None:
         """Release the folder, so that the next life need not wait."""

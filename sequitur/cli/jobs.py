@@ -273,7 +273,7 @@ def _overview(report: CheckpointReport, document: dict[str, Any]) -> Table:
     for name in ("duplicates", "skipped", "held"):
         table.add_row(name, f"{getattr(totals, name):,}")
     if report.staged:
-        rows = sum(one.staged.read for one in report.staged)
+        rows = sum(one.counts.read for one in report.staged)
         table.add_row("staged", f"{rows:,} rows in {len(report.staged)} steps not decided yet")
     if totals.missing:
         table.add_row("missing", f"{totals.missing:,}")

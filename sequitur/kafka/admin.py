@@ -18,7 +18,7 @@ from concurrent.futures import wait
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, NamedTuple, Self
 
-from confluent_kafka import KafkaException, TopicCollection, TopicPartition
+from confluent_kafka import KafkaError, KafkaException, TopicCollection, TopicPartition
 from confluent_kafka.admin import (  # type: ignore[attr-defined] # documented, but not in __all__
     AdminClient,
     ConfigResource,
@@ -30,7 +30,7 @@ from confluent_kafka.cimpl import NewTopic
 from sequitur.base.process import beside
 from sequitur.base.retry import brief_outages
 from sequitur.errors import FatalError, RetriableError, TopicError, UnansweredError
-from sequitur.kafka.connections import Bound, kept_connections
+from sequitur.kafka.connections import Bound, GivesWay, kept_connections
 from sequitur.kafka.error_codes import Action, Request, action_of
 from sequitur.kafka.log_reading import EARLIEST, LATEST
 from sequitur.kafka.partition import OutputPartition, SourcePartition
@@ -81,9 +81,9 @@ _NO_OFFSETS: Final = "the brokers do not list the topics' offsets"
 class KafkaTopics:
     """What brokers say of topics, of their partitions, and of these partitions' leaders.
 
-    Threads share librdkafka's admin client. With `by_thread`, partitions, ids and offsets are asked
-    for by the connections of the calling thread, if it asks again and again: librdkafka's client
-    would be five threads more.
+    Threads share librdkafka's admin client. With `by_thread`, questions about topics, their
+    partitions and settings use the connections of the calling thread. These ask another broker if
+    one hangs. librdkafka's client waits for it, and would be five threads more.
 
     Raises:
         TopicError: The brokers do not answer, or refuse to.
@@ -97,13 +97,11 @@ class KafkaTopics:
         *,
         by_thread: bool = False,
     ) -> None:
-        self._kafka = kafka
-        self._is_some_silent = False  # whether not all leaders answered
         self._admin = admin or SharedAdmin(kafka)
         self._outages = outages or brief_outages()
-        self._brokers: _ByAdmin | _ByThread = (
-            _ByThread(kafka) if by_thread else _ByAdmin(self._admin, self._outages)
-        )
+        self._by_admin = _ByAdmin(self._admin, self._outages)
+        self._by_thread = _ByThread(kafka, self._outages)
+        self._brokers = self._by_thread if by_thread else self._by_admin
         self._known: dict[str, tuple[float, dict[str, str]]] = {}
 
     def partitions(self, topic: str) -> int | None:
@@ -174,17 +172,7 @@ class KafkaTopics:
         return sorted(topic for topic, policy in policies.items() if "compact" in policy)
 
     def _all(self) -> dict[str, int]:
-        topics = self._told(
-            Request.TOPICS,
-            _NO_TOPICS,
-            lambda: self._admin.list_topics(timeout=_TIMEOUT_S).topics,
-        )
-        # For a topic with partitions an error only means that leaders are unknown for now.
-        return {
-            name: len(found.partitions)
-            for name, found in topics.items()
-            if found.partitions or not found.error
-        }
+        return self._told(Request.TOPICS, _NO_TOPICS, self._brokers.all_topics)
 
     def ids(self, topics: Iterable[str]) -> dict[str, str]:
         """Return the brokers' ids of topics: a topic that is recreated gets another.
@@ -237,7 +225,8 @@ class KafkaTopics:
             )
             return creation.is_new(Request.TOPIC_OF_JOB, timeout_s=_TIMEOUT_S)
 
-        is_new = self._told(Request.TOPIC_OF_JOB, f"topic {topic!r} cannot be created", create)
+        message = f"topic {topic!r} cannot be created"
+        is_new = self._told(Request.TOPIC_OF_JOB, message, create, brokers=self._by_admin)
         # The broker that is asked next may learn of the topic later than the one that answered.
         until_s = time.monotonic() + _LEARNS_IN_S
         while (there := self.partitions(topic)) is None and time.monotonic() < until_s:
@@ -253,7 +242,15 @@ class KafkaTopics:
 
         The brokers are asked again after a second: a row that a topic does not take is quarantined.
         """
-        found = self._known_configurations([topic], for_s=_REFUSED_BY_FOR_S)
+        try:
+            found = self._known_configurations([topic], for_s=_REFUSED_BY_FOR_S)
+        except TopicError as error:
+            if _is_missing(error.__cause__):
+                raise TopicError(
+                    f"output topic {topic!r} does not exist: was it deleted? What it held is gone: "
+                    "start over with a checkpoint and an app of its own"
+                ) from error
+            raise
         return RecordLimit.of(found.get(topic, {}))
 
     def require_keyless(self, topic: str) -> None:
@@ -286,7 +283,8 @@ class KafkaTopics:
                 raise TimeoutError
             return found
 
-        brokers = self._told(Request.TOPICS, "the brokers do not tell of each other", ask)
+        message = "the brokers do not tell of each other"
+        brokers = self._told(Request.TOPICS, message, ask, brokers=self._by_admin)
         told = (self._configuration(str(node), ResourceType.BROKER) for node in brokers)
         return min(int(one.get(_PRODUCER_EXPIRY, _DEFAULT_EXPIRY_MS)) for one in told)
 
@@ -321,24 +319,25 @@ class KafkaTopics:
         if not names:
             return {}
 
+        # Settings of a broker are asked of this broker, so no other can answer.
+        brokers = self._brokers if kind is ResourceType.TOPIC else self._by_admin
+
         def describe() -> dict[str, dict[str, str]]:
-            wanted = [ConfigResource(kind, name) for name in names]
-            asked = self._admin.describe_configs(wanted, request_timeout=_TIMEOUT_S)
             found = {}
-            for one, answer in asked.items():
-                try:
-                    entries = answer.result(_TIMEOUT_S)
-                except KafkaException as error:
-                    if may_be_gone and action_to(Request.TOPIC_IDS, error) is Action.GO_WITHOUT:
-                        continue
-                    if action_to(Request.TOPIC_CONFIGS, error) is not Action.GO_WITHOUT:
-                        raise
-                    entries = {}
-                found[one.name] = {name: str(entry.value) for name, entry in entries.items()}
+            for name, told in brokers.settings(names, kind).items():
+                if not isinstance(told, KafkaException):
+                    found[name] = told
+                elif may_be_gone and action_to(Request.TOPIC_IDS, told) is Action.GO_WITHOUT:
+                    continue
+                elif action_to(Request.TOPIC_CONFIGS, told) is Action.GO_WITHOUT:
+                    found[name] = {}
+                else:
+                    raise told
             return found
 
         what = f"{kind.name.lower()} {names[0]!r}{' and others' if names[1:] else ''}"
-        return self._told(Request.TOPIC_CONFIGS, f"the settings of {what} cannot be read", describe)
+        message = f"the settings of {what} cannot be read"
+        return self._told(Request.TOPIC_CONFIGS, message, describe, brokers=brokers)
 
     def high_watermarks(
         self, partitions: Iterable[SourcePartition], *, of_some: bool = False
@@ -347,44 +346,18 @@ class KafkaTopics:
 
         With `of_some` those are left out whose leaders do not answer, as long as one does.
         """
-        wanted = [*partitions]
         if not of_some:
-            return self._offsets(wanted, LATEST)
-        return answered(
-            self._outages,
-            Request.TOPICS,
-            _NO_OFFSETS,
-            lambda: self._ends_of_some(wanted),
-            timeout_s=_TIMEOUT_S,
-            before_next=self._brokers.learn,
-        )
+            return self._offsets(partitions, LATEST)
+        wanted = dict.fromkeys(partitions, LATEST)
+        brokers = self._by_thread  # librdkafka answers for all partitions or for none
 
-    def _ends_of_some(self, wanted: Collection[SourcePartition]) -> dict[SourcePartition, int]:
-        """Ask for all at once; while some do not answer, ask each leader by itself.
+        def ask() -> dict[SourcePartition, int]:
+            found = brokers.some_offsets(wanted)
+            if wanted and not found:
+                raise TimeoutError
+            return found
 
-        librdkafka gives no answer at all before it has found the leader of each partition.
-        """
-        silence: Exception = TimeoutError()
-        if not self._is_some_silent:
-            try:
-                return self._brokers.run(
-                    lambda: self._brokers.offsets(dict.fromkeys(wanted, LATEST))
-                )
-            except (KafkaException, TimeoutError, RetriableError) as error:
-                if not _passes(Request.TOPICS, error):
-                    raise
-                silence = error
-        found = self._ends_by_leaders(wanted)
-        self._is_some_silent = 0 < len(found) < len(wanted)
-        if wanted and not found:
-            raise silence
-        return found
-
-    def _ends_by_leaders(self, wanted: Collection[SourcePartition]) -> dict[SourcePartition, int]:
-        bound = Bound(time.monotonic() + 2 * _TIMEOUT_S, lambda: self._outages.is_over)
-        with contextlib.suppress(RetriableError):
-            return _ByThread(self._kafka, bound).some_offsets(dict.fromkeys(wanted, LATEST))
-        return {}
+        return self._told(Request.TOPICS, _NO_OFFSETS, ask, brokers=brokers)
 
     def offsets_since(
         self, partitions: Iterable[SourcePartition], time_ms: int
@@ -414,7 +387,9 @@ class KafkaTopics:
                 for asked, answer in deleted.items()
             }
 
-        return self._told(Request.TOPICS, "records cannot be deleted", ask, learns=True)
+        return self._told(
+            Request.TOPICS, "records cannot be deleted", ask, learns=True, brokers=self._by_admin
+        )
 
     def own_retention(self, topic: str) -> OwnRetention:
         return OwnRetention.of(self._configuration(topic))
@@ -439,15 +414,22 @@ class KafkaTopics:
         )
 
     def _told(
-        self, request: Request, message: str, ask: Callable[[], T], *, learns: bool = False
+        self,
+        request: Request,
+        message: str,
+        ask: Callable[[], T],
+        *,
+        learns: bool = False,
+        brokers: _ByAdmin | _ByThread | None = None,
     ) -> T:
+        asked = self._brokers if brokers is None else brokers
         return answered(
             self._outages,
             request,
             message,
-            lambda: self._brokers.run(ask),
+            lambda: asked.run(ask),
             timeout_s=_TIMEOUT_S,
-            before_next=self._brokers.learn if learns else bool,
+            before_next=asked.learn if learns else bool,
         )
 
 
@@ -483,6 +465,30 @@ class _ByAdmin:
             for number, one in listed.partitions.items()
         }
 
+    def all_topics(self) -> dict[str, int]:
+        # For a topic with partitions an error only means that leaders are unknown for now.
+        return {
+            name: len(found.partitions)
+            for name, found in self._admin.list_topics(timeout=_TIMEOUT_S).topics.items()
+            if found.partitions or not found.error
+        }
+
+    def settings(
+        self, names: Iterable[str], kind: ResourceType
+    ) -> dict[str, dict[str, str] | KafkaException]:
+        """Return the settings of each, or why the brokers do not tell them."""
+        wanted = [ConfigResource(kind, name) for name in names]
+        asked = self._admin.describe_configs(wanted, request_timeout=_TIMEOUT_S)
+        found: dict[str, dict[str, str] | KafkaException] = {}
+        for one, answer in asked.items():
+            try:
+                entries = answer.result(_TIMEOUT_S)
+            except KafkaException as error:
+                found[one.name] = error
+            else:
+                found[one.name] = {name: str(entry.value) for name, entry in entries.items()}
+        return found
+
     def ids(self, topics: Sequence[str]) -> dict[str, str]:
         asked = TopicCollection(list(topics))
         described = self._admin.describe_topics(asked, request_timeout=_TIMEOUT_S)
@@ -514,11 +520,14 @@ class _ByAdmin:
 
 
 class _ByThread:
-    """Asks by the connections of the calling thread, and answers all that `_ByAdmin` answers."""
+    """Asks by the connections of the calling thread, and answers what `_ByAdmin` answers of topics.
 
-    def __init__(self, kafka: KafkaSettings, bound: Bound | None = None) -> None:
+    A broker that hangs is not waited for, unless it leads what is asked for.
+    """
+
+    def __init__(self, kafka: KafkaSettings, outages: Outages) -> None:
         self._kafka = kafka
-        self._bound = bound
+        self._outages = outages
 
     def run(self, ask: Callable[[], T]) -> T:
         return ask()
@@ -527,15 +536,31 @@ class _ByThread:
         """Do nothing: each question begins with this."""
 
     def led(self, topics: Collection[str]) -> dict[SourcePartition, bool]:
-        wire = self._refreshed(topics).wire
+        wire = self._refreshed(topics, self._bound()).wire
         return {
             SourcePartition(topic, one): wire.leader(topic, one) is not None
             for topic in sorted(topics)
             for one in range(wire.partitions(topic) or 0)
         }
 
+    def all_topics(self) -> dict[str, int]:
+        bound = self._bound()
+        connections = self._refreshed((), bound)
+        return connections.run(connections.wire.all_topics(), bound)
+
+    def settings(
+        self, names: Sequence[str], _kind: ResourceType
+    ) -> dict[str, dict[str, str] | KafkaException]:
+        bound = self._bound()
+        connections = self._refreshed((), bound)
+        told = connections.run(connections.wire.topic_settings(names), bound)
+        return {
+            topic: KafkaException(KafkaError(found)) if isinstance(found, int) else found
+            for topic, found in told.items()
+        }
+
     def ids(self, topics: Sequence[str]) -> dict[str, str]:
-        wire = self._refreshed(topics).wire
+        wire = self._refreshed(topics, self._bound()).wire
         known = {topic: wire.topic_id(topic) for topic in topics}
         return {
             topic: base64.b64encode(one).decode().rstrip("=")  # in librdkafka's form
@@ -553,25 +578,27 @@ class _ByThread:
         """Return the offsets of those partitions whose leaders answer now."""
         if not wanted:
             return {}
-        connections = self._connections
+        bound = self._bound()
+        connections = kept_connections(self._kafka, bound)
         topics = {one.topic for one in wanted}
         # If no broker tells now who leads, those are asked that led when one told last.
-        connections.run(connections.leaders.refresh(topics), self._bound)
+        connections.run(connections.leaders.refresh(topics), bound)
         found: dict[SourcePartition, int] = {}
         for time_ms in sorted(set(wanted.values())):
             asked = [OutputPartition(*one) for one, at in wanted.items() if at == time_ms]
-            told = connections.run(connections.leaders.offsets(asked, time_ms), self._bound)
+            told = connections.run(connections.leaders.offsets(asked, time_ms), bound)
             found |= {SourcePartition(*one): offset for one, offset in told.items()}
         return found
 
-    @property
-    def _connections(self) -> Connections:
-        return kept_connections(self._kafka, self._bound)
+    def _bound(self) -> Bound:
+        """Return how long one question may take, less if the job has to stop."""
+        gives_way = GivesWay(lambda: self._outages.is_over)
+        return Bound(time.monotonic() + 2 * _TIMEOUT_S, gives_way)
 
-    def _refreshed(self, topics: Collection[str]) -> Connections:
+    def _refreshed(self, topics: Collection[str], bound: Bound) -> Connections:
         """Return the connections, after brokers have told where topics are."""
-        connections = self._connections
-        if not connections.run(connections.leaders.refresh(topics), self._bound):
+        connections = kept_connections(self._kafka, bound)
+        if not connections.run(connections.leaders.refresh(topics), bound):
             raise RetriableError("no broker answers")
         return connections
 
@@ -761,6 +788,13 @@ def answered(
     except (KafkaException, TimeoutError, RetriableError, FatalError) as error:
         kind = UnansweredError if may_pass(error) else TopicError
         raise kind(sentence(error)) from error
+
+
+def _is_missing(error: BaseException | None) -> bool:
+    return (
+        isinstance(error, KafkaException)
+        and error.args[0].code() == KafkaError.UNKNOWN_TOPIC_OR_PART
+    )
 
 
 def action_to(request: Request, error: KafkaException) -> Action:

@@ -128,9 +128,16 @@ class ClusterClient(AIOKafkaClient):  # type: ignore[misc]  # aiokafka is untype
             task.exception()  # retrieved: there may be no waiter any more
 
     async def _metadata_update(self, cluster_metadata: Any, topics: Collection[str]) -> bool:
-        """Ask the brokers. Any error is a failed update, and the next update is tried."""
+        """Ask the brokers. Any error is a failed update, and the next update is tried.
+
+        Who adds a topic meanwhile waits for this update. aiokafka compares the topics with
+        themselves then, and would not ask for the new one.
+        """
         try:
-            return await self._ask_brokers(cluster_metadata, topics)
+            asked = frozenset(topics)
+            return await self._ask_brokers(cluster_metadata, asked) and (
+                asked.issuperset(topics) or await self._metadata_update(cluster_metadata, topics)
+            )
         except Exception as error:  # noqa: BLE001 - else the client would never ask again
             _log.warning("a metadata update failed", reason=repr(error))
             cluster_metadata.failed_update(None)
@@ -294,13 +301,15 @@ class MetadataRequestV10(RequestStruct):  # type: ignore[misc]  # aiokafka is un
 
 
 class MetadataRequest(Request[MetadataRequestV10]):  # type: ignore[misc]  # aiokafka is untyped
-    """Ask for topics without creating any."""
+    """Ask for topics without creating any, or for all that are there."""
 
     API_KEY = 3
 
-    def __init__(self, topics: Collection[str]) -> None:
+    def __init__(self, topics: Collection[str] | None) -> None:
         self._topics = topics
 
     def build(self, request_struct_class: type[MetadataRequestV10]) -> Any:
-        topics: list[Any] = [(_NO_ID, topic, {}) for topic in self._topics]
-        return request_struct_class(topics, False, False, False, {})
+        asked: list[Any] | None = None
+        if self._topics is not None:
+            asked = [(_NO_ID, topic, {}) for topic in self._topics]
+        return request_struct_class(asked, False, False, False, {})

@@ -35,10 +35,10 @@ from sequitur.errors import (
     TakenOverError,
 )
 from sequitur.kafka.connection_check import NOT_CONNECTED, translated, why_no_connection
-from sequitur.kafka.error_codes import Action, Request, action_of, meaning_of
+from sequitur.kafka.error_codes import NO_ERROR, Action, Request, action_of, meaning_of
 from sequitur.kafka.identity import Identity
 from sequitur.kafka.log_reading import find_events
-from sequitur.kafka.metadata import ClusterClient
+from sequitur.kafka.metadata import ClusterClient, MetadataRequest
 from sequitur.kafka.producer_ids import (
     InitProducerIdRequest,
     PartitionAnswer,
@@ -294,14 +294,35 @@ class Wire:
 
     async def _limits(self, topic: str, names: Sequence[str]) -> list[int]:
         """Return those of the named settings that the topic has; raise if it has none."""
-        request = DescribeConfigsRequest([(_TOPIC_RESOURCE, topic, list(names))])
-        answer = await self._ask_any(request)
-        code, _message, _type, _name, entries = answer.resources[0]
-        _check(Request.DESCRIBE_CONFIGS, code, f"the configuration of topic {topic}")
-        found = [int(value) for name, value, *_ in entries if name in names]
+        told = (await self.topic_settings([topic]))[topic]
+        if isinstance(told, int):
+            _check(Request.DESCRIBE_CONFIGS, told, f"the configuration of topic {topic}")
+            told = {}
+        found = [int(told[name]) for name in names if name in told]
         if not found:
             raise FatalError(f"topic {topic} has no {names[0]}")
         return found
+
+    async def topic_settings(self, topics: Iterable[str]) -> dict[str, dict[str, str] | int]:
+        """Return the settings of each topic, or the error's code."""
+        request = DescribeConfigsRequest([(_TOPIC_RESOURCE, topic, None) for topic in topics])
+        answer = await self._ask_any(request)
+        return {
+            topic: code or {name: str(value) for name, value, *_ in entries}
+            for code, _message, _type, topic, entries in answer.resources
+        }
+
+    async def all_topics(self) -> dict[str, int]:
+        """Return how many partitions each topic has that may be seen."""
+        answer = await self._ask_any(MetadataRequest(None))
+        if not answer.brokers:
+            # A broker that hung and answers again may not have rejoined its cluster yet.
+            raise RetriableError("the broker that answers knows of no cluster")
+        return {
+            name: len(partitions)
+            for code, name, _id, _is_internal, partitions, *_ in answer.topics
+            if partitions or code == NO_ERROR
+        }
 
     async def last_sequence(self, topic: str, partition: int, identity: Identity) -> int | None:
         """Return an identity's last sequence in a partition's in-sync replicas (KIP-664)."""

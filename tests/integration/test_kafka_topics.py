@@ -104,7 +104,7 @@ def test_what_topics_do_with_timestamps_is_known(broker: Broker, make_topic: Mak
 
 @pytest.mark.promise("sub-clients-threads")
 def test_the_threads_own_connections_tell_the_same(broker: Broker, make_topic: MakeTopic) -> None:
-    """Ids, partitions, and where logs begin and end, now and at a time; of what is there."""
+    """Ids, partitions, settings, and where logs begin and end, now and at a time."""
     kafka = KafkaSettings(bootstrap_servers=broker.bootstrap_servers)
     names = [*(make_topic(3) for _ in range(4)), "no-such-topic"]
     client = Producer(kafka.librdkafka())
@@ -121,6 +121,11 @@ def test_the_threads_own_connections_tell_the_same(broker: Broker, make_topic: M
     assert asked.high_watermarks(where) == told.high_watermarks(where)
     assert asked.offsets_since(where, 4_500) == told.offsets_since(where, 4_500)
     assert asked.offsets_since(where, 4_500)[where[0]] == 4
+    assert asked.matching("", names.__contains__, ()) == dict.fromkeys(names[:-1], 3)
+    assert asked.known_retentions(names) == told.known_retentions(names)
+    assert len(asked.known_retentions(names)) == 4
+    assert asked.record_limit(names[0]) == told.record_limit(names[0])
+    assert asked.timestamps(names[0]) == told.timestamps(names[0])
 
 
 def test_without_brokers_the_threads_own_connections_say_so() -> None:

@@ -64,5 +64,5 @@ def test_no_new_events_are_read_while_too_many_wait(
     job.run(drain=True)
     assert _balanced(job)["dead"] == 2
     assert len(job.released()) == 44
-    waits = [(done.processed or {})["pending"] for entry, done in job.steps if entry.staged.read]
+    waits = [(done.processed or {})["pending"] for entry, done in job.steps if entry.counts.read]
     assert max(waits) <= 2 + 10

@@ -211,7 +211,7 @@ def test_stop_ends_the_job_between_two_batches(job: BrokerJob, tmp_path: Path) -
 
 
 def _read(job: BrokerJob) -> list[int]:
-    return [entry.staged.read for entry, _ in job.steps if entry.staged.read]
+    return [entry.counts.read for entry, _ in job.steps if entry.counts.read]
 
 
 @pytest.mark.test_all

@@ -27,6 +27,7 @@ from sequitur.errors import (
     TopicError,
 )
 from sequitur.kafka.admin import KafkaTopics
+from sequitur.pipelines.sink import step_planner
 from sequitur.pipelines.sink.step_planner import StepPlanner
 from sequitur.producer import KafkaSettings
 from tests.support.brokers import POLL_S
@@ -254,6 +255,20 @@ def test_topic_made_anew_is_refused_whoever_wrote_it_last(
     plans = StepPlanner(kafka, app=min(topics), documents=folder)
     with pytest.raises(OutputMismatchError, match="was deleted and recreated"):
         plans.open(topics, newest=1, done=1, sent=sent)
+
+
+@pytest.mark.promise("order-output-topic-deleted")
+def test_topic_that_is_deleted_while_the_job_runs_is_not_waited_for(
+    output: JobOutput, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It does not come back as what it was."""
+    monkeypatch.setattr(step_planner, "_DELETED_AFTER_S", 1.0)
+    life = output.life()
+    _write(life, 0)
+    admin = AdminClient(output.kafka.librdkafka())
+    admin.delete_topics([output.topic])[output.topic].result(_TIMEOUT_S)
+    with pytest.raises(OutputMismatchError, match=r"deleted while the job ran.* give the job a "):
+        life.planned(1)
 
 
 @pytest.mark.promise("order-output-checkpoint-new")

@@ -34,7 +34,7 @@ def done_step(*, learned: bool = False) -> tuple[StepEntry, StepDone]:
         batch_id=6,
         previous_frontier_ms=T0 - 5000,
         clock=clock,
-        staged=Totals(read=200, late=3, quarantined={"event-time-missing": 4}),
+        counts=Totals(read=200, late=3, quarantined={"event-time-missing": 4}),
         runs=(Run(7, 193, T0 - 3000, T0),),
         before=Totals(read=1000, released=950, late=10),
         logged_ms=T0,

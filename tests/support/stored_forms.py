@@ -175,7 +175,7 @@ def _steps(random: Random) -> Iterator[Form]:
         "batch_id": _LARGEST,
         "previous_frontier_ms": -1,
         "clock": clock,
-        "staged": totals,
+        "counts": totals,
         "learned": learned,
         "owner": 7,
         "source": "spark-Überfluß",

@@ -1,23 +1,27 @@
-"""The job's admin client, where no broker answers."""
+"""What brokers say of topics, where some or all do not answer."""
 
 from __future__ import annotations
 
+import asyncio
 import gc
 import threading
 import time
 import weakref
 from concurrent.futures import Future
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 import pytest
+from aiokafka.protocol.admin import DescribeConfigsRequest
+from aiokafka.protocol.metadata import MetadataResponse_v1
 from confluent_kafka import KafkaError, KafkaException
 
 from sequitur.base.retry import Outages
 from sequitur.errors import FatalError, RetriableError, TopicError, UnansweredError
 from sequitur.kafka import admin as kafka_topics
-from sequitur.kafka import connections
+from sequitur.kafka import connections, metadata
 from sequitur.kafka.admin import KafkaTopics
+from sequitur.kafka.metadata import NEEDED_VERSIONS, ClusterClient
 from sequitur.kafka.partition import OutputPartition, SourcePartition
 from sequitur.kafka.shared_admin import SharedAdmin
 from sequitur.producer import KafkaSettings
@@ -25,7 +29,7 @@ from tests.support.fake_cluster import FakeCluster, FakeWire
 from tests.support.partition_model import PartitionModel
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
 
 
 def _impatient() -> Outages:
@@ -211,7 +215,7 @@ async def _tell_nothing(_topics: Any) -> bool:
 def test_who_asks_for_some_waits_for_no_leader_that_does_not_answer(
     monkeypatch: pytest.MonkeyPatch, *, is_known: bool
 ) -> None:
-    """Also if no broker tells who leads. librdkafka answers for all or none: it is asked once."""
+    """Also if no broker tells who leads."""
     cluster = FakeCluster(clock=lambda: 0.0)
     models = [PartitionModel(leader=number) for number in range(2)]
     wanted = [SourcePartition("t", number) for number in range(2)]
@@ -224,33 +228,106 @@ def test_who_asks_for_some_waits_for_no_leader_that_does_not_answer(
         monkeypatch.setattr(wire, "leader", lambda _topic, number: number or None)
     monkeypatch.setattr(connections, "Wire", lambda *_args, **_options: wire)
     monkeypatch.setattr(connections, "_kept", {})
-    monkeypatch.setattr(kafka_topics, "_TIMEOUT_S", 0.1)
-    monkeypatch.setattr(kafka_topics, "_LOOK_S", 0.01)
-    asked: list[Any] = []
-    answer: Future[Any] = Future()
-
-    def list_offsets(some: Any, **_options: Any) -> dict[Any, Any]:
-        asked.append(some)
-        return dict.fromkeys(some, answer)
-
-    admin = SimpleNamespace(
-        list_offsets=list_offsets, list_topics=lambda **_: SimpleNamespace(topics={})
-    )
-    topics = _topics(admin, _impatient())
-    for _ in range(3):
-        assert topics.high_watermarks(wanted, of_some=True) == {wanted[1]: 0}
+    topics = _topics(None, _impatient())
+    assert topics.high_watermarks(wanted, of_some=True) == {wanted[1]: 0}
     with monkeypatch.context() as nobody:
         nobody.setattr(wire, "refresh", _tell_nothing)
         assert topics.high_watermarks(wanted, of_some=True) == {wanted[1]: 0}
-    assert len(asked) == 1
     wire.silent = {0, 1}
-    for _ in range(2):
-        with pytest.raises(UnansweredError):
-            topics.high_watermarks(wanted, of_some=True)
-    assert len(asked) == 2
-    answer.set_result(SimpleNamespace(offset=7))
-    assert topics.high_watermarks(wanted, of_some=True) == dict.fromkeys(wanted, 7)
+    with pytest.raises(UnansweredError, match="do not list the topics' offsets: no answer"):
+        topics.high_watermarks(wanted, of_some=True)
+    wire.silent = set()
+    monkeypatch.setattr(wire, "leader", lambda _topic, number: number)
+    assert topics.high_watermarks(wanted, of_some=True) == dict.fromkeys(wanted, 0)
     connections.close_own()
+
+
+class _Connection:
+    """A broker's answers by a connection. A broker that hangs takes requests all the same."""
+
+    def __init__(self, hang: Callable[[], object] | None) -> None:
+        self._hang = hang
+        self._versions = {key: (0, needed) for key, (_, needed) in NEEDED_VERSIONS.items()}
+
+    def connected(self) -> bool:
+        return True
+
+    async def close(self, **_how: Any) -> None:
+        pass
+
+    async def send(self, request: Any, **_how: Any) -> Any:
+        if self._hang is not None:
+            self._hang()
+            await asyncio.sleep(3_600)
+        if isinstance(request, DescribeConfigsRequest):
+            return SimpleNamespace(resources=[(0, None, 2, "t", [("max.message.bytes", "2000")])])
+        partition: Any = (0, 0, 2, 0, [2], [2], [], {})
+        return SimpleNamespace(
+            brokers=[(node, "127.0.0.1", node, None, {}) for node in (1, 2)],
+            cluster_id="c",
+            controller_id=1,
+            topics=[(0, "t", bytes(15) + b"a", False, [partition], 0, {})],
+        )
+
+
+@pytest.fixture
+def two_brokers(monkeypatch: pytest.MonkeyPatch) -> Iterator[dict[int, Callable[[], object]]]:
+    """Those that hang of brokers 1 and 2, and what each does as it is asked. 1 is asked first."""
+    hanging: dict[int, Callable[[], object]] = {}
+
+    async def bootstrap(client: ClusterClient) -> None:
+        brokers = [(node, "127.0.0.1", node, None) for node in (1, 2)]
+        client.cluster.update_metadata(MetadataResponse_v1(brokers, 1, []))
+        client._sync_task = asyncio.create_task(client._md_synchronizer())
+
+    async def connect(_host: str, port: int, **_how: Any) -> _Connection:
+        return _Connection(hanging.get(port))
+
+    monkeypatch.setattr(metadata, "_MAY_HANG_S", 0.01)
+    monkeypatch.setattr(ClusterClient, "bootstrap", bootstrap)
+    monkeypatch.setattr(ClusterClient, "nodes", lambda _: [1, 2])
+    monkeypatch.setattr("aiokafka.client.create_conn", connect)
+    monkeypatch.setattr(connections, "_kept", {})
+    yield hanging
+    connections.close_own()
+
+
+_OF_A_JOB: Final[list[tuple[Callable[[KafkaTopics], Any], Any]]] = [
+    (lambda topics: topics.counts(["t", "u"]), {"t": 1}),
+    (lambda topics: topics.ids(["t", "u"]), {"t": "AAAAAAAAAAAAAAAAAAAAYQ"}),
+    (lambda topics: topics.matching("t.*", lambda one: one == "t", ()), {"t": 1}),
+    (lambda topics: topics.record_limit("t").max_bytes, 2_000),
+]
+"""What a job asks each second, and the answer."""
+
+
+@pytest.mark.promise("order-broker-hangs")
+@pytest.mark.parametrize(("ask", "answer"), _OF_A_JOB)
+def test_who_asks_by_its_own_connections_waits_for_no_broker_that_hangs(
+    two_brokers: dict[int, Callable[[], object]], ask: Callable[[KafkaTopics], Any], answer: Any
+) -> None:
+    """The next one is asked beside it; librdkafka's client is not asked at all."""
+    two_brokers[1] = bool
+    kafka = KafkaSettings(bootstrap_servers="127.0.0.1:1")
+    nobody: Any = None
+    assert ask(KafkaTopics(kafka, _impatient(), nobody, by_thread=True)) == answer
+
+
+@pytest.mark.promise("order-broker-hangs")
+@pytest.mark.parametrize("ask", [ask for ask, _ in _OF_A_JOB])
+def test_who_asks_by_its_own_connections_does_not_wait_once_it_is_to_stop(
+    monkeypatch: pytest.MonkeyPatch,
+    two_brokers: dict[int, Callable[[], object]],
+    ask: Callable[[KafkaTopics], Any],
+) -> None:
+    """Where all brokers hang."""
+    monkeypatch.setattr(connections, "_STOPPING_S", 0.1)
+    stop = threading.Event()
+    two_brokers |= {1: stop.set, 2: stop.set}
+    kafka = KafkaSettings(bootstrap_servers="127.0.0.1:1")
+    outages = Outages(3_600, 0, wait=stop.wait, tell=len)
+    with pytest.raises(UnansweredError):
+        ask(KafkaTopics(kafka, outages, by_thread=True))
 
 
 @pytest.mark.promise("in-cluster-controller-moves")
@@ -375,6 +452,27 @@ def test_limit_that_is_raised_is_noticed_within_a_second(
     topics.known_retentions(["t"])
     assert limits == [2000, 2000, 9000, 9000]
     assert asked == [["t"]] * 2
+
+
+@pytest.mark.promise("order-output-topic-deleted")
+def test_a_topic_that_was_deleted_under_who_writes_to_it_is_named_with_the_way_out(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Other errors stay what they are."""
+    code = KafkaError.UNKNOWN_TOPIC_OR_PART
+
+    def describe(wanted: list[Any], **_: object) -> dict[Any, Future[Any]]:
+        answer: Future[Any] = Future()
+        answer.set_exception(KafkaException(KafkaError(code)))
+        return dict.fromkeys(wanted, answer)
+
+    monkeypatch.setattr(kafka_topics, "_TIMEOUT_S", 0.0)  # it is not waited for here
+    topics = _topics(SimpleNamespace(describe_configs=describe), _impatient())
+    with pytest.raises(TopicError, match=r"'t' does not exist: was it deleted.* start over with"):
+        topics.record_limit("t")
+    code = KafkaError.INVALID_REQUEST
+    with pytest.raises(TopicError, match="the settings of topic 't' cannot be read"):
+        topics.record_limit("t")
 
 
 def test_compacted_topics_are_found_also_where_their_settings_may_not_be_read() -> None:

@@ -296,6 +296,33 @@ async def test_whatever_goes_wrong_in_a_metadata_update_fails_that_update_alone(
         assert isinstance(await failures.get(), TypeError)  # it takes no arguments
 
 
+async def test_an_update_tells_of_the_topics_that_are_added_while_it_is_under_way(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Whoever adds one waits for this update, and would take the topic for a missing one."""
+    wire = await _wire()
+    client = wire._client
+    client.cluster.update_metadata(_metadata(leader=1))
+    client._topics = {"t"}
+    asked: list[set[str]] = []
+
+    class Adding(_Connection):
+        def send(self, request: Any, expect_response: bool = True) -> Any:
+            asked.append({*request._topics})
+            client._topics.add("u")
+            return super().send(request, expect_response)
+
+    connection = Adding(_cluster_of_one("t"))
+    connection._versions = {key: (0, needed) for key, (_, needed) in NEEDED_VERSIONS.items()}
+
+    async def connected(_node: int) -> _Connection:
+        return connection
+
+    monkeypatch.setattr(client, "_get_conn", connected)
+    assert await client._metadata_update(client.cluster, client._topics)
+    assert asked == [{"t"}, {"t", "u"}]
+
+
 async def test_a_broker_that_hangs_is_waited_for_by_nobody_else(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

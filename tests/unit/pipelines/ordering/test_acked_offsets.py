@@ -76,7 +76,7 @@ def _entry(step: int, runs: Sequence[Run | None], before: int, after: int) -> St
         batch_id=step,
         previous_frontier_ms=BASE_MS + before,
         clock=EventClock(frontier_ms=BASE_MS + after),
-        staged=Totals(read=1_000, skipped=2),
+        counts=Totals(read=1_000, skipped=2),
         runs=tuple(run for run in runs if run is not None),
         before=Totals(),
         logged_ms=0,
@@ -202,7 +202,7 @@ def test_acked_rows_that_are_due_are_skipped_once(
             for one in places.without(rows).to_pylist()
         ]
     skipped = [row for row in due if row.offset in acked - repeated]
-    assert decided.staged.skipped == 2 + len(skipped)
+    assert decided.counts.skipped == 2 + len(skipped)
     assert decided.duplicates == len(duplicates)
     assert sum(decided.repeats.values()) == len(duplicates) + len(skipped)
     assert sorted(out) == sorted(_place(row) for row in due if row.offset not in acked | repeated)

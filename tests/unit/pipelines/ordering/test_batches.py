@@ -20,7 +20,7 @@ def test_first_batch_waits_for_its_query(monkeypatch: pytest.MonkeyPatch) -> Non
     """Spark may run it before it has said that the query is started."""
     limits: list[tuple[object, int]] = []
     monkeypatch.setattr(spark_query, "limit_batches", lambda _, of, rows: limits.append((of, rows)))
-    staged = SimpleNamespace(staged=SimpleNamespace(read=10), run=SimpleNamespace(size_bytes=10))
+    staged = SimpleNamespace(counts=SimpleNamespace(read=10), run=SimpleNamespace(size_bytes=10))
     engine: Any = SimpleNamespace(run_batch=lambda _batch_id: staged)
     batches = Batches(engine, BatchSize(50, 0.0))
     assert batches.first_rows == 50
@@ -37,7 +37,7 @@ def test_first_batch_waits_for_its_query(monkeypatch: pytest.MonkeyPatch) -> Non
 
 def test_batch_without_a_limit_is_left_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delattr(spark_query, "limit_batches")
-    staged = SimpleNamespace(staged=SimpleNamespace(read=10), run=SimpleNamespace(size_bytes=10))
+    staged = SimpleNamespace(counts=SimpleNamespace(read=10), run=SimpleNamespace(size_bytes=10))
     rows: Any = SimpleNamespace(sparkSession=Mock())
     for size, answer in ((None, staged), (BatchSize(50, 0.0), None)):
         engine: Any = SimpleNamespace(run_batch=lambda *_, answer=answer: answer)

@@ -52,7 +52,7 @@ def _entry(batch_id: int) -> StepEntry:
         batch_id=batch_id,
         previous_frontier_ms=0,
         clock=EventClock(),
-        staged=Totals(),
+        counts=Totals(),
         runs=(),
         before=Totals(),
         logged_ms=0,

@@ -52,7 +52,7 @@ def _entry(step: int, **changes: Any) -> StepEntry:
         "batch_id": step,
         "previous_frontier_ms": T0,
         "clock": clock.advance(now_ms=0, delay_ms=3000, idle_timeout_ms=1000),
-        "staged": Totals(read=4, late=1),
+        "counts": Totals(read=4, late=1),
         "runs": (Run(step, 3, T0 + 1000, T0 + 5000, name=_RUN, files={"part-0.parquet": 3}),),
         "before": Totals(read=4, released=4),
         "logged_ms": T0,
@@ -124,7 +124,7 @@ def test_steps_that_are_staged_are_shown(root: Path) -> None:
             batch_id=step,
             previous_frontier_ms=T0,
             clock=entry.clock,
-            staged=entry.staged,
+            counts=entry.counts,
             run=entry.runs[0],
         )
         path = root / "staged" / f"{step:012d}"

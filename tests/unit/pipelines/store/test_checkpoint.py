@@ -136,6 +136,27 @@ def test_what_fails_for_another_owner_is_told_as_that(tmp_path: Path) -> None:
     newer.close()
 
 
+@pytest.mark.promise("order-checkpoint-deleted")
+def test_folder_that_is_gone_is_named_with_the_way_out(tmp_path: Path) -> None:
+    """Whatever file was missed first, and whoever has the folder."""
+    folder = tmp_path / "state"
+    job = claimed(folder)
+
+    def miss_a_file() -> None:
+        with job.while_owned():
+            (folder / "runs" / "1").read_bytes()
+
+    with pytest.raises(FileNotFoundError):
+        miss_a_file()
+    kept = folder.rename(tmp_path / "kept")
+    with pytest.raises(CheckpointError, match=r"state was deleted or moved while .* Put it back"):
+        miss_a_file()
+    kept.rename(folder)
+    with pytest.raises(FileNotFoundError):
+        miss_a_file()
+    job.close()
+
+
 @pytest.mark.promise("order-checkpoint-job-version")
 def test_folder_of_something_else_is_left_alone(tmp_path: Path) -> None:
     (tmp_path / "mine").touch()

@@ -176,6 +176,58 @@ def test_older_owner_learns_of_a_newer_one(
     newer.release()
 
 
+def test_look_counts_while_nobody_can_have_taken_the_owner_for_dead(
+    storage: LocalStorage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """For a heartbeat's time in a store. An owner that was stopped or silent looks at once."""
+    monkeypatch.setattr(ownership, "refuse_if_owned", lambda *_, **__: None)
+    monkeypatch.setattr(ownership, "is_remote", lambda _: True)
+    now_s = [0.0]
+    older = Ownership(storage, beat_s=1.0, stale_s=5.0, steady_s=lambda: now_s[0])
+    # Its heartbeats are those that the test makes.
+    monkeypatch.setattr(older, "_thread", threading.Thread(target=lambda: None))
+    older.take()
+
+    def beats(until_s: int) -> None:
+        while now_s[0] < until_s:
+            now_s[0] += 1
+            older._look()
+            older._beat()
+
+    def looks(monkeypatch: pytest.MonkeyPatch) -> bool:
+        looked: list[str] = []
+        with monkeypatch.context() as patch:
+            patch.setattr(older, "_look", lambda: looked.append("owners"))
+            older.check(may_know=True)
+        return bool(looked)
+
+    beats(9)
+    assert looks(monkeypatch)
+    beats(10)
+    assert not looks(monkeypatch)
+    now_s[0] += 0.9
+    assert not looks(monkeypatch)
+    now_s[0] += 0.2
+    assert looks(monkeypatch)
+    # It is stopped for a while: from then on its heartbeats have to be there as long as at first.
+    now_s[0] = 14
+    beats(24)
+    assert looks(monkeypatch)
+    beats(25)
+    assert not looks(monkeypatch)
+    # Its heartbeats are not answered, though its looks are.
+    now_s[0] = 27.5
+    older._look()
+    assert looks(monkeypatch)
+    newer = Ownership(storage, beat_s=60)
+    newer.take()
+    with pytest.raises(OwnershipError, match="has taken this checkpoint over"):
+        older.check()
+    with pytest.raises(OwnershipError, match="has taken this checkpoint over"):
+        older.check(may_know=True)
+    newer.release()
+
+
 @pytest.mark.promise("order-second-job-started")
 def test_job_on_a_checkpoint_in_use_is_refused_before_spark_starts(
     storage: LocalStorage, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

@@ -493,7 +493,7 @@ def _decided(clock: EventClock, logged_ms: int) -> StepEntry:
         batch_id=0,
         previous_frontier_ms=clock.frontier_ms,
         clock=clock,
-        staged=Totals(),
+        counts=Totals(),
         runs=(),
         before=Totals(),
         logged_ms=logged_ms,

@@ -30,7 +30,7 @@ def _entry(**changes: Any) -> StepEntry:
         clock=EventClock(frontier_ms=50).observe(
             A, max_event_time_ms=60, position=1, high_watermark=2, now_ms=5
         ),
-        staged=Totals(read=9, late=2, quarantined={"event-time-missing": 3}),
+        counts=Totals(read=9, late=2, quarantined={"event-time-missing": 3}),
         runs=(Run(2, rows=5, min_event_time_ms=11, max_event_time_ms=60), Run(3, 4, 20, 40)),
         before=Totals(read=20, released=15),
         logged_ms=1_700_000_000_000,
@@ -168,7 +168,7 @@ def test_repeats_are_accounted_for() -> None:
 def test_rows_that_are_gone_from_the_input_are_missing() -> None:
     """Those of this step have to be what was lost; they add to those of earlier steps."""
     entry = _entry(
-        staged=replace(_entry().staged, missing=6),
+        counts=replace(_entry().counts, missing=6),
         before=replace(_entry().before, missing=2),
         lost={A: (3, 9)},
     )

@@ -47,7 +47,7 @@ def _entry(*, skipped: int, runs: tuple[Run, ...] = ()) -> StepEntry:
         batch_id=0,
         previous_frontier_ms=0,
         clock=EventClock(),
-        staged=Totals(read=10, late=1, quarantined={"event-time-missing": 2}, skipped=skipped),
+        counts=Totals(read=10, late=1, quarantined={"event-time-missing": 2}, skipped=skipped),
         runs=runs,
         before=Totals(),
         logged_ms=0,
