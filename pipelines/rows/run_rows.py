@@ -157,7 +157,7 @@ class RunRows:
             yield from half.blocks()
 
     def together(self) -> Iterator[tuple[range, pa.Table | None]]:
-        """Read the rows of some partitions at a time, in no order, without empty ones.
+        """Read the rows of some partitions at a time, as files have them, without empty ones.
 
         None stands for those of a single partition, which may be more than fit into memory. What
         footers say of several is an estimate: a block that turns out to be larger is cut again.
@@ -206,7 +206,7 @@ class RunRows:
             yield from _together(self._read(own, self._columns, first_ms, last_ms, ranges))
 
     def pieces(self) -> Iterator[pa.Table]:
-        """Read the rows in tables of about the size of a slice, in no order."""
+        """Read the rows in tables of about the size of a slice, as files have them."""
         waiting: list[pa.Table] = []
         size = 0
         for rows in self._read(self._groups, self._columns, *ALL_TIME):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 from bisect import bisect_right
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Final, Self, TypeAlias
+from typing import TYPE_CHECKING, Any, Final, Self, TypeAlias
 
 import numpy as np
 import pyarrow as pa
@@ -56,6 +56,7 @@ if TYPE_CHECKING:
     from sequitur.pipelines.rows.run_rows import Part
     from sequitur.pipelines.store.storage import Location
 
+    Longs = np.ndarray[Any, np.dtype[np.int64]]
     _Added: TypeAlias = "list[tuple[str, pa.Array]]"
     Batches: TypeAlias = "tuple[int, Callable[[int], Iterator[KafkaBatch]]]"
     """A partition, and what gives its records in batches of not more than so many bytes."""
@@ -99,12 +100,7 @@ class Selection:
             if found is None:
                 yield block.start, functools.partial(self.batches, block.start, rule=rule)
                 continue
-            rows = unfinished.without(left_out.without(found))
-            order = order_of(rows, self.order)
-            outputs = rows["output_partition"].to_numpy()
-            order = order[np.argsort(outputs[order], kind="stable")]
-            rows = rows.take(pa.array(order))
-            own_rows = [*stretches(outputs[order])]
+            rows, own_rows = self._by_partition(unfinished.without(left_out.without(found)))
             if rows.nbytes <= PIECE_BYTES:
                 at_once = _LaidOutOnce(self, rows, rule, [own.start for _, own in own_rows])
                 for place, (partition, _) in enumerate(own_rows):
@@ -131,6 +127,13 @@ class Selection:
         """Return how many rows an output partition has at most, by the footers of files."""
         return RunRows(self.parts, range(partition, partition + 1), ()).rows_at_most()
 
+    def _by_partition(self, rows: pa.Table) -> tuple[pa.Table, list[tuple[int, slice]]]:
+        """Return the rows of several partitions in order, and where those of each stand."""
+        order = order_of(rows, self.order)
+        outputs = rows["output_partition"].to_numpy()
+        order = order[np.argsort(outputs[order], kind="stable")]
+        return rows.take(pa.array(order)), [*stretches(outputs[order])]
+
     def _rows(self, partitions: range, columns: Sequence[str]) -> RunRows:
         return RunRows(self.parts, partitions, (*self.order, *columns), self.limits)
 
@@ -148,10 +151,15 @@ class Selection:
         added = [] if self.flagged_ms is None else _reason_headers(rows, self.flagged_ms)
         rows, added = self._fitting(rows, added)
         headers = Headers.of(rows["headers"].combine_chunks()).and_(added)
-        timestamps, headers = with_timestamps(rows, headers, rule)
+        timestamps, headers = self._stamped(rows, headers, rule)
         yield from record_batches(
             rows["key"], rows["value"], headers, timestamps, limit, begins=begins
         )
+
+    def _stamped(
+        self, rows: pa.Table, headers: Headers, rule: TimestampRule
+    ) -> tuple[Longs, Headers]:
+        return with_timestamps(rows, headers, rule)
 
     def _fitting(self, rows: pa.Table, added: _Added) -> tuple[pa.Table, _Added]:
         too_large = self._too_large(rows) if added else []

@@ -26,8 +26,17 @@ _BATCH_FORMAT: Final = 1
 class StagedFile:
     name: str  # its name in the folder of its batch
     size_bytes: int
-    # its row groups. All rows of a partition are in one file, in their order
+    # its row groups; a partition's rows are in their order in it
     groups: tuple[RowGroup, ...]
+
+    @property
+    def rows(self) -> Counter[int]:
+        """Number of rows of each partition that has any."""
+        found: Counter[int] = Counter()
+        for group in self.groups:
+            for partition, rows in group:
+                found[partition] += rows
+        return found
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,6 +47,7 @@ class StagedBatch:
     source: BatchSource
     partitions: int  # the topic's number of partitions, by which its keys were placed
     folder: str  # name of the folder with its files
+    # in the order in which a partition's rows follow each other
     files: tuple[StagedFile, ...]
 
     @property
@@ -45,8 +55,7 @@ class StagedBatch:
         """Number of rows of each partition that has any."""
         found: Counter[int] = Counter()
         for file in self.files:
-            for group in file.groups:
-                found.update(dict(group))
+            found.update(file.rows)
         return found
 
     @property

@@ -1,7 +1,7 @@
-"""A user's DataFrame as rows for a topic: checked, placed in partitions, and put in order.
+"""A user's DataFrame as rows for a topic: checked, and put in order where an order is asked for.
 
 Without a jar of Kafka's, and without a change to the session: what needs Kafka's hash is done in
-Python.
+Python. Without an order that is the task that stages the row, so that rows go to Python once.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections import Counter
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
-import pyarrow as pa
+import pyarrow as pa  # noqa: TC002 - Spark reads the annotations of a function
 from pyspark.errors import AnalysisException
 from pyspark.sql import Column
 from pyspark.sql import functions as F  # noqa: N812 - the name everyone gives it
@@ -17,9 +17,9 @@ from pyspark.sql import types as T  # noqa: N812 - likewise
 from pyspark.sql.pandas.functions import arrow_udf
 
 from sequitur.errors import ColumnsError
-from sequitur.kafka.partition import KeyPartitioner
 from sequitur.pipelines.spark.partition_blocks import blocks_of
 from sequitur.pipelines.spark.tasks import parallelism
+from sequitur.pipelines.spark_sink.staged_rows import placed_by_key
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -73,26 +73,27 @@ def check_columns(rows: DataFrame) -> None:
         raise ColumnsError("; ".join(wrong))
 
 
-def rows_in_order(rows: DataFrame, partitions: int, order_by: Sequence[str | Column]) -> DataFrame:
-    """Return the rows for each partition of a topic, in their order, those of one in one task.
+def rows_to_stage(rows: DataFrame, partitions: int, order_by: Sequence[str | Column]) -> DataFrame:
+    """Return the rows as tasks stage them: in the order of tasks, and within each task's.
 
     Keys go where Kafka's own clients send them. A row without a key goes where a checksum of its
-    value says, which is the same on a repeat. Rows that `order_by` does not tell apart are in the
-    order in which Spark has them: by input partition, and within it as they were read.
+    value says, which is the same on a repeat. Without `order_by` rows stay where Spark has them,
+    and `output_partition` is null where the key decides: a row's task looks at the key.
+
+    With `order_by` those of a partition are in one task, and in order. Rows that it does not tell
+    apart are in the order in which Spark has them: by input partition, and within it as they were
+    read.
     """
     has = {*rows.columns}
-    blocks = blocks_of(partitions, parallelism(rows.sparkSession))
-    placed = rows.withColumns({_PARTITION: _partition(has, partitions), _PLACE: _place()})
-    block = (F.col(_PARTITION) / F.lit(len(blocks[0]))).cast("int")
-    try:
-        sorted_rows = placed.repartitionById(len(blocks), block).sortWithinPartitions(
-            _PARTITION, *order_by, _PLACE
-        )
-    except AnalysisException as error:
-        told = str(error).partition("\n")[0]
-        raise ColumnsError(f"order_by: the rows cannot be sorted so: {told}") from error
-    return sorted_rows.select(
-        F.col(_PARTITION).alias("output_partition"),
+    partition = _partition(has, partitions)
+    if order_by:
+        if "key" in has:
+            by_key = _by_key(partitions)(F.col("key").cast("binary"))
+            partition = F.coalesce(partition, by_key)
+        rows = _in_order(rows.withColumn(_PARTITION, partition), partitions, order_by)
+        partition = F.col(_PARTITION)
+    return rows.select(
+        partition.alias("output_partition"),
         _or_null(has, "key", "binary"),
         _or_null(has, "value", "binary"),
         _or_null(has, "headers", _TYPES["headers"][0]),
@@ -102,30 +103,32 @@ def rows_in_order(rows: DataFrame, partitions: int, order_by: Sequence[str | Col
     )
 
 
+def _in_order(placed: DataFrame, partitions: int, order_by: Sequence[str | Column]) -> DataFrame:
+    blocks = blocks_of(partitions, parallelism(placed.sparkSession))
+    block = (F.col(_PARTITION) / F.lit(len(blocks[0]))).cast("int")
+    # Grows from row to row, and from one input partition to the next.
+    placed = placed.withColumn(_PLACE, F.monotonically_increasing_id())
+    try:
+        return placed.repartitionById(len(blocks), block).sortWithinPartitions(
+            _PARTITION, *order_by, _PLACE
+        )
+    except AnalysisException as error:
+        told = str(error).partition("\n")[0]
+        raise ColumnsError(f"order_by: the rows cannot be sorted so: {told}") from error
+
+
 def _partition(has: set[str], partitions: int) -> Column:
-    """Return the partition of a row: the row's own, else by key, else by value."""
+    """Return the partition of a row: its own, else by value if it has no key; null: by its key."""
     spread = F.crc32(F.col("value").cast("binary")) % F.lit(partitions)
-    choices = [F.coalesce(spread, F.lit(0)).cast("int")]
+    by_value = F.coalesce(spread, F.lit(0)).cast("int")
     if "key" in has:
-        choices.insert(0, _by_key(partitions)(F.col("key").cast("binary")))
-    if "partition" in has:
-        choices.insert(0, F.col("partition"))
-    return F.coalesce(*choices)
-
-
-def _place() -> Column:
-    """Return a number that grows from row to row, and from one input partition to the next."""
-    return F.monotonically_increasing_id()
+        by_value = F.when(F.col("key").isNull(), by_value)
+    return F.coalesce(F.col("partition"), by_value) if "partition" in has else by_value
 
 
 def _by_key(partitions: int) -> Any:
-    partitioner = KeyPartitioner(partitions)
-
-    def placed(keys: pa.Array) -> pa.Array:
-        """Place keys as Kafka's own clients do; null without a key."""
-        given = keys.to_pylist()
-        found = iter(partitioner.each([key for key in given if key is not None]).tolist())
-        return pa.array([None if key is None else next(found) for key in given], pa.int32())
+    def placed(keys: pa.Array) -> pa.Array:  # Spark reads what kind of function it is from this
+        return placed_by_key(partitions, keys)
 
     made: Any = arrow_udf  # its stub leaves this form out
     return made(placed, T.IntegerType())

@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import pickle
 import time
+from collections import Counter
 from typing import TYPE_CHECKING, Final
 
 from sequitur.base.stored import dump, load
@@ -22,7 +23,7 @@ from sequitur.pipelines.sink.step_planner import StepPlanner
 from sequitur.pipelines.sink.step_plans import SequenceEnds
 from sequitur.pipelines.spark.tasks import SparkWorkers
 from sequitur.pipelines.spark_sink.batch_documents import BatchDone, StagedBatch, StagedFile
-from sequitur.pipelines.spark_sink.placed_rows import check_columns, rows_in_order
+from sequitur.pipelines.spark_sink.placed_rows import check_columns, rows_to_stage
 from sequitur.pipelines.spark_sink.staged_rows import (
     SUMMARY_SCHEMA,
     RowRules,
@@ -152,12 +153,16 @@ class SinkSteps:
             limit=self._topics.record_limit(self._topic),
             times_ms=self._times_ms() if "timestamp" in rows.columns else None,
         )
-        ordered = rows_in_order(rows, partitions, order_by)
+        given = rows_to_stage(rows, partitions, order_by)
         name = self._folder.new_name(step)
         writer = StagingWriter(self._folder.new_folder(f"rows/{name}"), rules)
         try:
-            answers = ordered.mapInArrow(writer, SUMMARY_SCHEMA).collect()
-            files = _files_of([pickle.loads(one["summary"]) for one in answers], batch)  # noqa: S301 - our own tasks' answers
+            answers = given.mapInArrow(writer, SUMMARY_SCHEMA).collect()
+            staged = [pickle.loads(one["summary"]) for one in answers]  # noqa: S301 - our own tasks' answers
+            _check_taken(staged, batch, self._topic)
+            files = tuple(one.file for one in staged if one.file is not None)
+            if order_by:
+                _check_in_order(files)
         except BaseException:
             self._folder.drop_attempt(f"rows/{name}")
             raise
@@ -214,16 +219,25 @@ class SinkSteps:
         return written
 
 
-def _files_of(summaries: Sequence[StagedTask], batch: BatchSource) -> tuple[StagedFile, ...]:
-    for one in summaries:
-        if one.refused is not None:
-            raise RowRefusedError(f"{batch}: {one.refused}")
-    files = tuple(one.file for one in summaries if one.file is not None)
-    found = [{number for group in file.groups for number, _ in group} for file in files]
+def _check_taken(staged: Sequence[StagedTask], batch: BatchSource, topic: str) -> None:
+    """Check that the topic takes all rows; the first that it refuses is named by its place."""
+    before: Counter[int] = Counter()
+    for one in staged:
+        if (row := one.refused) is not None:
+            raise RowRefusedError(
+                f"{batch}: topic {topic!r} does not take the row {row.shown_key} that is number "
+                f"{before[row.partition] + row.place} of those for partition {row.partition}: "
+                f"{row.why}. Nothing of its batch is out"
+            )
+        if one.file is not None:
+            before.update(one.file.rows)
+
+
+def _check_in_order(files: Sequence[StagedFile]) -> None:
+    found = [{*file.rows} for file in files]
     if sum(map(len, found)) != len(set().union(*found)):
-        # The rows of a file are in order; between two files there is no order.
+        # The rows of a task are in order; between two tasks there is no order.
         raise SinkError("Spark has given the rows of a partition to several tasks")
-    return files
 
 
 def _now_ms() -> int:

@@ -1,8 +1,8 @@
 """The rows of a batch in Spark's tasks: staged in files, and sent from them.
 
-Rows come in their order, and are checked and kept in files. A row that the topic does not take is
-told before anything of its batch is out. What is sent is read from the files: the same rows in the
-same order, each time.
+Rows come in their order, and are placed, checked and kept in files, as columns. A row that the
+topic does not take is told before anything of its batch is out. What is sent is read from the
+files: the same rows in the same order, each time.
 """
 
 from __future__ import annotations
@@ -11,28 +11,33 @@ import functools
 import pickle
 from collections import Counter
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-import pyarrow.parquet as pq
 
+from sequitur.consumer.reorder import OutputTimestamp
+from sequitur.consumer.reorder.timestamps import TimestampRule
+from sequitur.kafka.partition import KeyPartitioner
 from sequitur.pipelines.rows.columns import not_taken, payload_sizes, tables_up_to
-from sequitur.pipelines.rows.record_layout import Headers, record_batches
-from sequitur.pipelines.rows.row_files import open_rows
+from sequitur.pipelines.rows.run_rows import Part
+from sequitur.pipelines.rows.selection import RECORD, Selection
 from sequitur.pipelines.spark.partition_blocks import packed, stretches
+from sequitur.pipelines.spark.tasks import settle
 from sequitur.pipelines.spark_sink.batch_documents import RowGroup, StagedFile
 from sequitur.pipelines.store.part_files import ROW_GROUP_ROWS, PartFile
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Iterator, Sequence
 
     from sequitur.kafka.record_format import RecordLimit
-    from sequitur.pipelines.rows.record_layout import KafkaBatch
+    from sequitur.pipelines.rows.record_layout import Headers
     from sequitur.pipelines.rows.selection import Batches
     from sequitur.pipelines.sink.block_writer import BlockWriter
     from sequitur.pipelines.store.storage import Location
+
+    Longs = np.ndarray[Any, np.dtype[np.int64]]
 
 
 STAGED_SCHEMA: Final = pa.schema(
@@ -46,6 +51,8 @@ STAGED_SCHEMA: Final = pa.schema(
 )
 SUMMARY_SCHEMA: Final = "summary binary"
 _SHOWN_KEY_BYTES: Final = 60
+_SLICED_ROWS: Final = 64
+"""So many rows at least are copied in less time than a stretch of them costs."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,15 +111,25 @@ class RowRules:
             yield _first((times < first) | (times > last), told)
 
 
+class RefusedRow(NamedTuple):
+    partition: int
+    place: int  # among the task's rows for this partition, from 0
+    shown_key: str
+    why: str
+
+
 @dataclass(slots=True)
 class StagedTask:
     file: StagedFile | None = None  # its file; None without rows
-    refused: str | None = None  # why a row of it is refused; None if no row is
+    refused: RefusedRow | None = None  # the first that is refused; None if no row is
 
 
 @dataclass(frozen=True, slots=True)
 class StagingWriter:
-    """Writes a task's rows, which come by partition and in order; for `mapInArrow`."""
+    """Writes a task's rows, which come in order; for `mapInArrow`.
+
+    A row whose `output_partition` is null gets that of its key.
+    """
 
     folder: Location
     rules: RowRules  # what the topic takes
@@ -120,10 +137,12 @@ class StagingWriter:
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """Write batches; yield one row with the `StagedTask`."""
-        yield pa.RecordBatch.from_pydict({"summary": [pickle.dumps(self.write(batches))]})
+        staged = self.write(batches)
+        settle()
+        yield pa.RecordBatch.from_pydict({"summary": [pickle.dumps(staged)]})
 
     def write(self, batches: Iterator[pa.RecordBatch]) -> StagedTask:
-        """Write batches into one file, and say what is in it.
+        """Write batches into one file, by partition within each row group; say what is in it.
 
         The document names it: one of a task that was given up, or comes too late, is never read.
         """
@@ -132,10 +151,10 @@ class StagingWriter:
         with PartFile(self.folder, STAGED_SCHEMA, self.limits.group_rows) as file:
             for given in tables_up_to(batches, self.limits.group_bytes):
                 # A session may have 64-bit offsets (spark.sql.execution.arrow.useLargeVarTypes).
-                rows = given.cast(STAGED_SCHEMA)
+                rows = self._by_partition(given.cast(STAGED_SCHEMA))
                 refused = self.rules.refused(rows)
                 if refused is not None:
-                    return StagedTask(refused=self._named(rows, *refused, counted))
+                    return StagedTask(refused=_named(rows, *refused, counted))
                 for group in self._groups(rows):
                     file.write(group)
                     outputs = group["output_partition"].to_numpy()
@@ -148,6 +167,24 @@ class StagingWriter:
             return StagedTask()
         return StagedTask(StagedFile(file.name, file.size_bytes, tuple(groups)))
 
+    def _by_partition(self, rows: pa.Table) -> pa.Table:
+        found = rows["output_partition"]
+        if found.null_count:
+            by_key = placed_by_key(self.rules.partitions, rows["key"].combine_chunks())
+            found = pc.coalesce(found, by_key)
+            rows = rows.set_column(0, STAGED_SCHEMA.field(0), found)
+        outputs = found.to_numpy()
+        if not (np.diff(outputs) < 0).any():
+            return rows
+        order, headers = pa.array(np.argsort(outputs, kind="stable")), rows["headers"]
+        if headers.null_count < len(headers):
+            return rows.take(order)
+        # To copy nulls takes as long as to copy all other columns.
+        place = STAGED_SCHEMA.get_field_index("headers")
+        nulls = pa.nulls(len(rows), headers.type)
+        others = rows.remove_column(place).take(order)
+        return others.add_column(place, STAGED_SCHEMA.field(place), nulls)
+
     def _groups(self, rows: pa.Table) -> Iterator[pa.Table]:
         outputs = rows["output_partition"].to_numpy()
         limits = self.limits
@@ -156,17 +193,31 @@ class StagingWriter:
             for begin in range(block.start, block.stop, limits.group_rows):
                 yield rows.slice(begin, min(limits.group_rows, block.stop - begin))
 
-    def _named(self, rows: pa.Table, place: int, why: str, counted: Counter[int]) -> str:
-        """Name the refused row by its partition, its place there, and its key."""
-        outputs = rows["output_partition"].to_numpy()
-        partition = int(outputs[place])
-        number = counted[partition] + int(np.count_nonzero(outputs[:place] == partition))
-        key = rows["key"][place].as_py()
-        shown = "without a key" if key is None else f"with the key {key[:_SHOWN_KEY_BYTES]!r}"
-        return (
-            f"topic {self.rules.topic!r} does not take the row {shown} that is number {number} of "
-            f"those for partition {partition}: {why}. Nothing of its batch is out"
-        )
+
+def placed_by_key(partitions: int, keys: pa.Array) -> pa.Array:
+    """Return where Kafka's own clients send each key; null without a key."""
+    found = _partitioner(partitions).each(keys.drop_null().to_pylist())
+    if not keys.null_count:
+        return pa.array(found, pa.int32())
+    has_key = keys.is_valid().to_numpy(zero_copy_only=False)
+    outputs = np.zeros(len(keys), np.int32)
+    outputs[has_key] = found
+    return pa.array(outputs, mask=~has_key)
+
+
+@functools.lru_cache(8)
+def _partitioner(partitions: int) -> KeyPartitioner:
+    """Return what knows the keys of tasks before: a process of Spark's runs many of them."""
+    return KeyPartitioner(partitions)
+
+
+def _named(rows: pa.Table, place: int, why: str, counted: Counter[int]) -> RefusedRow:
+    outputs = rows["output_partition"].to_numpy()
+    partition = int(outputs[place])
+    number = counted[partition] + int(np.count_nonzero(outputs[:place] == partition))
+    key = rows["key"][place].as_py()
+    shown = "without a key" if key is None else f"with the key {key[:_SHOWN_KEY_BYTES]!r}"
+    return RefusedRow(partition, number, shown, why)
 
 
 def _first(is_refused: Any, why: str) -> tuple[int, str] | None:
@@ -184,32 +235,40 @@ class StagedRows:
     earliest_ms: int
 
     def each(self, partitions: range) -> Iterator[Batches]:
-        """Return the records of partitions, one after the other, without empty ones.
+        """Return the records of partitions, one after the other, without empty ones."""
+        files = tuple(self.folder / file.name for file in self.files)
+        rule = TimestampRule(OutputTimestamp.NOW, self.now_ms, self.now_ms - self.earliest_ms)
+        # Rows have no reasons here, so none is left out.
+        return _InFiles((Part(files, reasons=()),), order=()).each(partitions, rule)
 
-        What gives a partition's is to be used up before the next one's is taken.
-        """
-        for file in self.files:
-            with (
-                open_rows(self.folder / file.name) as opened,
-                pq.ParquetFile(opened) as parquet,
-            ):
-                read = functools.lru_cache(1)(functools.partial(_group, parquet))
-                for partition in _partitions_of(file, partitions):
-                    yield partition, functools.partial(self._laid_out, file, read, partition)
 
-    def _laid_out(
-        self, file: StagedFile, read: Callable[[int], pa.Table], partition: int, limit: int
-    ) -> Iterator[KafkaBatch]:
-        for number, group in enumerate(file.groups):
-            if partition not in dict(group):
-                continue
-            rows = read(number)
-            if len(group) > 1:
-                rows = rows.filter(pa.array(rows["output_partition"].to_numpy() == partition))
-            times = rows["timestamp_ms"].fill_null(self.now_ms).to_numpy()
-            headers = Headers.of(rows["headers"].combine_chunks())
-            times = np.maximum(times, self.earliest_ms)
-            yield from record_batches(rows["key"], rows["value"], headers, times, limit)
+class _InFiles(Selection):
+    """All rows of files, in the order of the files and within each file's."""
+
+    __slots__ = ()
+
+    def tables(self, partition: int, columns: Sequence[str]) -> Iterator[pa.Table]:
+        return self._rows(range(partition, partition + 1), columns).pieces()
+
+    def _by_partition(self, rows: pa.Table) -> tuple[pa.Table, list[tuple[int, slice]]]:
+        outputs = rows["output_partition"].to_numpy()
+        found = sorted(stretches(outputs), key=lambda one: one[0])
+        if len(found) * _SLICED_ROWS > len(rows):
+            return super()._by_partition(rows)
+        # They are in long stretches: to point to these is cheaper than to copy rows one by one.
+        slices = [rows.slice(own.start, own.stop - own.start) for _, own in found]
+        return pa.concat_tables(slices), [*stretches(np.sort(outputs, kind="stable"))]
+
+    def _columns(self, rule: TimestampRule) -> tuple[str, ...]:
+        del rule
+        return (*RECORD, "timestamp_ms")
+
+    def _stamped(
+        self, rows: pa.Table, headers: Headers, rule: TimestampRule
+    ) -> tuple[Longs, Headers]:
+        """Return timestamps of the rows' own, which may be newer than now."""
+        times = rows["timestamp_ms"].fill_null(rule.now_ms).to_numpy()
+        return np.maximum(times, rule.earliest_ms), headers
 
 
 @dataclass(frozen=True, slots=True)
@@ -220,12 +279,3 @@ class SendStaged:
 
     def __call__(self) -> dict[int, int]:
         return self.writer.write(self.rows.each(self.partitions))
-
-
-def _group(parquet: pq.ParquetFile, number: int) -> pa.Table:
-    return parquet.read_row_group(number, use_threads=False)
-
-
-def _partitions_of(file: StagedFile, partitions: range) -> list[int]:
-    found = {number for group in file.groups for number, _rows in group}
-    return sorted(found & {*partitions})

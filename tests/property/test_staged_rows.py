@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from typing import TYPE_CHECKING
 
 import pyarrow as pa
 from hypothesis import given
 from hypothesis import strategies as st
 
+from sequitur.kafka.partition import KeyPartitioner
 from sequitur.kafka.record_batch import NO_STAMP, StoredRecord, idempotent_batch, records_of
 from sequitur.kafka.record_format import RecordLimit
 from sequitur.pipelines.spark_sink.staged_rows import (
@@ -18,6 +21,10 @@ from sequitur.pipelines.spark_sink.staged_rows import (
     StagingLimits,
     StagingWriter,
 )
+
+if TYPE_CHECKING:
+    from sequitur.pipelines.rows.record_layout import KafkaBatch
+    from sequitur.pipelines.spark_sink.batch_documents import StagedFile
 
 _NOW_MS = 1_700_000_000_000
 _FLOOR_MS = 1_000
@@ -113,3 +120,48 @@ def test_each_partition_has_its_rows_in_order(
     for row in sorted(rows, key=lambda row: row[0]):
         wanted.setdefault(row[0], []).append(_expected(row))
     assert found == wanted
+
+
+@given(tasks=st.lists(_ROWS, max_size=3), batch_rows=st.integers(1, 20))
+def test_rows_of_several_tasks_follow_each_other_where_their_keys_belong(
+    tasks: list[list[_Row]], batch_rows: int
+) -> None:
+    """Rows that nobody has placed; without a key they have a partition of their own."""
+    placed = KeyPartitioner(_PARTITIONS)
+    rules = RowRules("topic", _PARTITIONS, RecordLimit(), None)
+    wanted: dict[int, list[bytes | None]] = {}
+    with TemporaryDirectory() as folder:
+        files: list[StagedFile] = []
+        for rows in tasks:
+            given_rows = pa.table(
+                {
+                    "output_partition": [None if key is not None else at for at, key, *_ in rows],
+                    "key": [key for _, key, *_ in rows],
+                    "value": [value for _, _, value, *_ in rows],
+                    "headers": [None] * len(rows),
+                    "timestamp_ms": [None] * len(rows),
+                },
+                STAGED_SCHEMA,
+            )
+            staged = StagingWriter(Path(folder), rules).write(
+                iter(given_rows.to_batches(max_chunksize=batch_rows))
+            )
+            files += [] if staged.file is None else [staged.file]
+            for at, key, value, *_ in rows:
+                own = at if key is None else placed.partition(key)
+                wanted.setdefault(own, []).append(value)
+        sent = StagedRows(Path(folder), tuple(files), _NOW_MS, _NOW_MS - _FLOOR_MS)
+        found = {
+            partition: [one.value for batch in batches(200) for one in _records(batch)]
+            for partition, batches in sent.each(range(_PARTITIONS))
+        }
+    assert found == wanted
+    counted = sum((file.rows for file in files), Counter[int]())
+    assert counted == {partition: len(values) for partition, values in wanted.items()}
+
+
+def _records(batch: KafkaBatch) -> list[StoredRecord]:
+    raw = idempotent_batch(
+        batch.records, batch.rows, base_ms=batch.base_ms, max_ms=batch.max_ms, stamp=NO_STAMP
+    )
+    return list(records_of(raw))

@@ -258,6 +258,23 @@ def test_a_row_that_the_topic_does_not_take_is_named_before_anything_is_out(
 
 
 @pytest.mark.test_all
+@pytest.mark.promise("sink-topic-take-row")
+def test_a_refused_row_is_counted_from_the_first_task_on(sink: Sink) -> None:
+    rows = sink.spark.range(0, 90, 1, 3).select(
+        F.when(F.col("id") == 70, 9).otherwise(3).cast("int").alias("partition"),
+        F.col("id").cast("string").alias("value"),
+    )
+    with pytest.raises(RowRefusedError, match="number 0 of those for partition 9"):
+        _plain(sink, rows)
+    at = F.when(F.col("id") == 70, F.timestamp_millis(F.lit(5)))
+    rows = sink.spark.range(0, 90, 1, 3).select(
+        F.lit("k").alias("key"), F.col("id").cast("string").alias("value"), at.alias("timestamp")
+    )
+    with pytest.raises(RowRefusedError, match="key b'k' that is number 70 of those"):
+        _plain(sink, rows)
+
+
+@pytest.mark.test_all
 def test_a_topic_has_to_be_there(sink: Sink) -> None:
     sink.topic = "nowhere"
     with pytest.raises(TopicError, match="topic 'nowhere' does not exist"):
