@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from benchmarks import spark_native_job
 from benchmarks.measured_process import run_measured
-from benchmarks.peers import flink_environment
+from benchmarks.peers.environments import flink_environment
 from sequitur.base.flags import given_flags
 from sequitur.consumer.reorder import ReorderSettings
 from sequitur.kafka.settings import KafkaSettings
@@ -145,7 +145,7 @@ def sequitur_command(task: Task, *, drain_and_end: bool = True, **settings: obje
 def _flink(kind: str) -> Callable[[Task], list[str]]:
     def command(task: Task) -> list[str]:
         flink = flink_environment()
-        program = [str(flink.python), str(_HERE / "flink_job.py"), kind]
+        program = [str(flink.python), str(_HERE / "peers" / "flink_job.py"), kind]
         words = [*program, task.bootstrap_servers, task.source, task.sink, str(flink.connector)]
         return [*words, str(task.folder), str(task.delay_s)]
 
