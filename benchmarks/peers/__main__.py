@@ -14,6 +14,9 @@ if TYPE_CHECKING:
 
 _MADE: Final[dict[str, Callable[[], object]]] = {
     "Flink": peers.flink_environment,
+    "Flink's process table function": peers.flink_function,
+    "Kafka Streams": peers.streams_class_path,
+    "Quix Streams": lambda: peers.python_of("quix"),
     "kafka-python": lambda: peers.python_of("kafka_python"),
     "franz-go": peers.go_program,
     "Java's tools": peers.tools_class_path,

@@ -10,12 +10,14 @@ import os
 import shutil
 import subprocess
 import sys
+import zipfile
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from sequitur.errors import JarError
-from sequitur.pipelines.jars import locked_jars
+from sequitur.pipelines.jars import LOCK_FILE, locked_jars
+from sequitur.pipelines.java import find_java
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -75,11 +77,32 @@ def tools_class_path() -> str:
     Raises:
         PeerMissingError: A jar cannot be had.
     """
-    try:
-        broker = locked_jars("broker")
-    except JarError as error:
-        raise PeerMissingError(str(error)) from error
-    return os.pathsep.join(map(str, (*_jars("tools"), *broker)))
+    return os.pathsep.join(map(str, (*_jars("tools"), *_broker_jars())))
+
+
+def streams_class_path() -> str:
+    """Return the class path of StreamsJob.java, compiled.
+
+    Raises:
+        PeerMissingError: Java's compiler is missing, or a jar cannot be had.
+    """
+    jars = [*_jars("streams"), *_broker_jars()]
+    return os.pathsep.join(map(str, (_compiled("StreamsJob", jars), *jars)))
+
+
+def flink_function() -> Path:
+    """Return the jar of InOrder.java, compiled with the jars that PyFlink brings.
+
+    Raises:
+        PeerMissingError: Java's compiler or PyFlink cannot be had.
+    """
+    libraries = python_of("flink").parents[1].glob("lib/python*/site-packages/pyflink/lib/*.jar")
+    classes = _compiled("InOrder", sorted(libraries))
+    jar = classes / "InOrder.jar"
+    if not jar.exists():
+        with zipfile.ZipFile(jar, "w") as archive:
+            archive.write(classes / "InOrder.class", "InOrder.class")
+    return jar
 
 
 def go_program() -> Path:
@@ -99,11 +122,30 @@ def go_program() -> Path:
     return _made("franz_go", sorted(source.iterdir()), build) / "franz_go"
 
 
-def _jars(group: str) -> list[Path]:
+def _jars(group: str, lock_file: Path = _LOCK) -> list[Path]:
     try:
-        return locked_jars(group, lock_file=_LOCK)
+        return locked_jars(group, lock_file=lock_file)
     except JarError as error:
         raise PeerMissingError(str(error)) from error
+
+
+def _broker_jars() -> list[Path]:
+    return _jars("broker", LOCK_FILE)
+
+
+def _compiled(name: str, jars: Sequence[Path]) -> Path:
+    source = _HERE / f"{name}.java"
+    compiler = find_java().program.with_name("javac")
+    if shutil.which(compiler) is None:
+        raise PeerMissingError(
+            f"{compiler} is missing; on Debian: apt-get install openjdk-17-jdk-headless"
+        )
+
+    def compile_it(home: Path) -> None:
+        home.mkdir(parents=True)
+        _run(compiler, "-d", home, "-cp", os.pathsep.join(map(str, jars)), source)
+
+    return _made(name, [source], compile_it)
 
 
 def _made(name: str, sources: Sequence[Path], make: Callable[[Path], None]) -> Path:

@@ -9,12 +9,14 @@ import numpy as np
 import pytest
 
 from benchmarks import executor as bench
+from benchmarks.exactly_once_latency import IN_ORDER
+from benchmarks.exactly_once_latency import Contender as SteadyContender
 from benchmarks.peers.producer_peers import latency_ms, read_performance
 from benchmarks.reorder import Result, check
 from benchmarks.reorder_check import Written
 from benchmarks.reorder_contenders import Contender, Took
 from benchmarks.reorder_input import Workload, columns, key_and_value
-from benchmarks.reorder_latency import behind_a_younger, percentiles
+from benchmarks.reorder_latency import Faults, behind_a_younger, percentiles
 from benchmarks.s3_answers import Answer, answers_in_turn, in_turn
 from benchmarks.steady_stream import Schedule, Steady, ideal_release, number_of
 from sequitur.consumer.topology.engine.executor import Executor
@@ -227,3 +229,20 @@ def test_latency_of_a_producer_is_of_a_share_of_its_records() -> None:
     assert latency_ms(latencies_s, 0.5) == 3.0
     assert latency_ms(latencies_s, 0.99) == 10.0
     assert latency_ms([], 0.5) == 0.0
+
+
+@pytest.mark.parametrize(
+    ("faults", "of_strict", "of_loose"),
+    [
+        (Faults(0, 0, 0), "", ""),
+        (Faults(1, 0, 0), "1 rows lost", "1 rows lost"),
+        (Faults(0, 2000, 0), "2,000 rows doubled", ""),
+        (Faults(0, 0, 3), "3 rows out of order", ""),
+    ],
+)
+def test_who_breaks_a_promise_is_named(faults: Faults, of_strict: str, of_loose: str) -> None:
+    """A job is held to what it promises: at least once without order may double and misplace."""
+    strict = SteadyContender("strict", IN_ORDER, lambda _: [])
+    loose = SteadyContender("loose", "", lambda _: [], is_once=False, keeps_order=False)
+    assert strict.broken(faults) == of_strict
+    assert loose.broken(faults) == of_loose
