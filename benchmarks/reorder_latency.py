@@ -39,7 +39,6 @@ if TYPE_CHECKING:
 _POLL_S: Final = 0.05
 _AT_ONCE: Final = 20_000
 _LOOKS: Final = 60
-_STALLED_S: Final = 30.0
 _REST_S: Final = 120.0
 _SHARES: Final = (50, 99, 99.9, 100)
 _MIB: Final = 2**20
@@ -306,24 +305,19 @@ class _Reader:
             self._read()
 
     def read_rest(self, expected: NDArray[np.bool_]) -> None:
-        """Read until each of these is there, nothing comes any more, or it takes too long."""
-        began_s = heard_s = time.monotonic()
+        """Read until each of these is there, or it takes too long."""
+        ends_s = time.monotonic() + _REST_S
         left = np.flatnonzero(expected)
-        while len(left := left[np.isnan(self.seen_ms[left])]):
-            if time.monotonic() - began_s > _REST_S:
-                return
-            if self._read():
-                heard_s = time.monotonic()
-            elif time.monotonic() - heard_s > _STALLED_S:
-                return
+        while len(left := left[np.isnan(self.seen_ms[left])]) and time.monotonic() < ends_s:
+            self._read()
 
-    def _read(self) -> bool:
+    def _read(self) -> None:
         for program in self._programs:
             if program.poll():
                 raise RuntimeError(f"{program.args!r} ended by itself: {program.returncode}")
         first = self._consumer.poll(_POLL_S)  # which does not wait for many, as consume does
         if first is None:
-            return False
+            return
         messages = [first, *self._consumer.consume(_AT_ONCE, timeout=0)]
         now_ms = time.time() * 1000 - self._begin_ms
         values = [one.value() for one in messages if one.error() is None]
@@ -331,7 +325,6 @@ class _Reader:
         # The first time counts; that there is one only is looked at below.
         self.seen_ms[numbers] = np.fmin(self.seen_ms[numbers], now_ms)
         self._order.append(numbers)
-        return True
 
     def faults(self, ideal: Ideal) -> Faults:
         """Hold what came against what was sent."""
