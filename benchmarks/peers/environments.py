@@ -143,7 +143,7 @@ def _compiled(name: str, jars: Sequence[Path]) -> Path:
 
     def compile_it(home: Path) -> None:
         home.mkdir(parents=True)
-        _run(compiler, "-d", home, "-cp", os.pathsep.join(map(str, jars)), source)
+        _run(compiler, "-parameters", "-d", home, "-cp", os.pathsep.join(map(str, jars)), source)
 
     return _made(name, [source], compile_it)
 
