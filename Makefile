@@ -24,7 +24,7 @@ EVENTS ?= 8000000
 KILL_ROUNDS ?= 20
 STATE_MACHINES := */sequencer.py,*/kafka/control.py,*/quota.py,*/journal/frames.py,*/journal/scan.py,*/codec.py,*/reorder/awaited.py,*/reorder/clock.py,*/reorder/key_state.py,*/reorder/late_policy.py,*/reorder/lateness.py,*/reorder/learned_delay.py,*/reorder/sorted_run.py,*/reorder/step_log.py,*/subscription/*,*/frontier.py,*/logged_steps.py,*/acker.py
 
-.PHONY: help setup jars demo test test-all $(LANES:%=test-%) test-fast test-extras test-kill test-cursor coverage mutants mutants-by-hand test-containers bench-producer bench-reorder bench-reorder-shape bench-runners bench-spark-sink bench-process bench-delay bench-cursor bench-subscription bench-checks check count failures reference pictures format clean
+.PHONY: help setup peers jars demo test test-all $(LANES:%=test-%) test-fast test-extras test-kill test-cursor coverage mutants mutants-by-hand test-containers bench-producer bench-reorder bench-reorder-shape bench-runners bench-exactly-once bench-peers bench-spark-sink bench-process bench-delay bench-cursor bench-subscription bench-checks check count failures reference pictures format clean
 
 help: ## List the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## (.*)/  make \1\t\2/' | expand -t 30
@@ -47,6 +47,10 @@ jars: $(INSTALLED)
 $(COMPILED): $(INSTALLED)
 	@$(BIN)/python -m pytest tests --collect-only -qq > /dev/null || true # the run itself shows what is wrong
 	@touch $@
+
+peers: setup ## What the benchmarks measure us beside: Flink, Kafka's own tools, franz-go and others
+	@PYTHON='$(PYTHON)' .ci/prepare peers
+	@$(BIN)/python -m benchmarks.peers
 
 demo: setup ## The main job on this machine's CPU readings: a table, and demo.png
 	@$(BIN)/sequitur demo --plot demo.png --report build/demo.json
@@ -92,10 +96,10 @@ mutants-by-hand: $(INSTALLED) ## Break what starts threads and asks servers, by 
 test-containers: setup ## Those of the integration tests that a container can tell apart
 	@tests/containers/run --required
 
-bench-producer: setup ## The producer beside its peers: a table, a plot and build/bench/producer.json
-	@$(BIN)/python -m benchmarks.producer
+bench-producer: peers ## The producer beside its peers: a table, a plot and build/bench/producer.json
+	@$(BIN)/python -m benchmarks.producer $(if $(SHORT),--runs 1 --without-limits)
 
-bench-reorder: setup ## The reorder job beside its peers: as above; EVENTS=1000000 for a short run
+bench-reorder: peers ## The reorder job beside its peers: as above; EVENTS=1000000 for a short run
 	@$(BIN)/python -m benchmarks.reorder --events $(EVENTS)
 
 bench-reorder-shape: setup ## What the reorder job's speed, memory and latency depend on
@@ -103,6 +107,12 @@ bench-reorder-shape: setup ## What the reorder job's speed, memory and latency d
 
 bench-runners: setup ## The local runner beside Spark: start, idle, a stream, S3; an hour, or SHORT=1
 	@$(BIN)/python -m benchmarks.runners $(if $(SHORT),--short) $(if $(ONLY),--only $(ONLY))
+
+bench-exactly-once: peers ## A row's time as readers of committed records see it, beside peers; SHORT=1
+	@$(BIN)/python -m benchmarks.exactly_once_latency $(if $(SHORT),--short) $(if $(ONLY),--only $(ONLY))
+
+bench-peers: ## Beside all peers once, in short runs: 25 minutes
+	@$(MAKE) --jobs=1 bench-producer bench-exactly-once SHORT=1
 
 bench-spark-sink: setup ## A stream of one's own: ExactlyOnceKafka beside Spark's own sink
 	@$(BIN)/python -m benchmarks.spark_sink

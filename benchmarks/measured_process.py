@@ -139,6 +139,8 @@ def running(
 ) -> Iterator[subprocess.Popen[bytes]]:
     """A program, ended by SIGTERM at the end of the block, and by force when that does not do.
 
+    What it started and left behind ends with it.
+
     Args:
         command: It, and its arguments.
         environ: Its environment, if not that of this process.
@@ -156,8 +158,10 @@ def running(
         try:
             process.wait(_END_TIMEOUT_S)
         except subprocess.TimeoutExpired:
-            os.killpg(process.pid, signal.SIGKILL)
+            process.kill()
             process.wait()
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
 
 
 def _end_tree(process: subprocess.Popen[bytes] | subprocess.Popen[str]) -> None:

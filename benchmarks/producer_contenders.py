@@ -5,7 +5,7 @@
 
 Every contender sends the same records under the same guarantees: idempotent, acks=all, lz4, a key
 and a header each. What each is allowed beyond that is what its own documentation recommends for
-throughput.
+throughput. kafka-python is not among the project's packages: `benchmarks.peers` has its own.
 """
 
 from __future__ import annotations
@@ -30,7 +30,8 @@ if TYPE_CHECKING:
 KEYS: Final = [b"host-%03d|%d" % (n // 4, n % 4) for n in range(1000)]
 VALUE_BYTES: Final = 120
 LATENCY_RATE_HZ: Final = 5_000
-_LINGER_MS: Final = 5
+LATENCY_WARM_UP_SECONDS: Final = 2
+LINGER_MS: Final = 5
 _CHUNK: Final = 10_000
 _TICK_S: Final = 0.001
 
@@ -78,7 +79,7 @@ def _librdkafka() -> dict[str, Any]:
         "bootstrap.servers": bootstrap_servers(),
         "enable.idempotence": True,
         "acks": "all",
-        "linger.ms": _LINGER_MS,
+        "linger.ms": LINGER_MS,
         "compression.type": "lz4",
         "partitioner": "murmur2_random",
         "queue.buffering.max.messages": 1_000_000,
@@ -187,7 +188,7 @@ def _aiokafka() -> Any:
         bootstrap_servers=bootstrap_servers(),
         enable_idempotence=True,
         acks="all",
-        linger_ms=_LINGER_MS,
+        linger_ms=LINGER_MS,
         compression_type="lz4",
         max_batch_size=262_144,
     )
@@ -217,6 +218,52 @@ async def _aiokafka_latency(topic: str, count: int) -> list[float]:
 
     latencies = await _at_rate(count, send)
     await producer.stop()
+    return latencies
+
+
+def _kafka_python() -> Any:
+    from kafka import KafkaProducer  # noqa: PLC0415
+
+    return KafkaProducer(
+        bootstrap_servers=bootstrap_servers(),
+        enable_idempotence=True,
+        acks="all",
+        linger_ms=LINGER_MS,
+        compression_type="lz4",
+        batch_size=262_144,
+    )
+
+
+def _kafka_python_throughput(topic: str, count: int) -> None:
+    producer = _kafka_python()
+    failed: list[str] = []
+    for key, value in records(count):
+        delivery = producer.send(topic, value, key, headers=HEADERS)
+        delivery.add_errback(lambda error: failed.append(str(error)))
+    producer.flush()
+    producer.close()
+    assert not failed, failed[:3]
+
+
+def _kafka_python_latency(topic: str, count: int) -> list[float]:
+    producer = _kafka_python()
+    latencies: list[float] = []
+    failed: list[str] = []
+    start_s = time.perf_counter()
+
+    def delivered(due_s: float) -> Callable[[Any], None]:
+        return lambda _metadata: latencies.append(time.perf_counter() - due_s)
+
+    for number, (key, value) in enumerate(records(count)):
+        due_s = start_s + number / LATENCY_RATE_HZ
+        while time.perf_counter() < due_s:
+            time.sleep(_TICK_S)
+        delivery = producer.send(topic, value, key, headers=HEADERS)
+        delivery.add_callback(delivered(due_s))
+        delivery.add_errback(lambda error: failed.append(str(error)))
+    producer.flush()
+    producer.close()
+    assert not failed, failed[:3]
     return latencies
 
 
@@ -370,6 +417,7 @@ CONTENDERS: Final = {
     "aiokafka.send": Contender(
         ("aiokafka",), _run(_aiokafka_throughput), _run_latency(_aiokafka_latency)
     ),
+    "kafka-python.send": Contender(("kafka",), _kafka_python_throughput, _kafka_python_latency),
 }
 
 

@@ -12,10 +12,15 @@ from typing import TYPE_CHECKING, Any, Final
 
 from benchmarks import spark_native_job
 from benchmarks.measured_process import run_measured
-from benchmarks.peers import flink_environment
+from benchmarks.peers.environments import (
+    flink_environment,
+    flink_function,
+    streams_class_path,
+)
 from sequitur.base.flags import given_flags
 from sequitur.consumer.reorder import ReorderSettings
 from sequitur.kafka.settings import KafkaSettings
+from sequitur.pipelines.java import find_java
 from sequitur.pipelines.run_options import ReorderJob
 
 if TYPE_CHECKING:
@@ -142,14 +147,24 @@ def sequitur_command(task: Task, *, drain_and_end: bool = True, **settings: obje
     return [*words, "--available-now", "--drain"] if drain_and_end else words
 
 
-def _flink(kind: str) -> Callable[[Task], list[str]]:
+def flink_command(kind: str, *, mode: str = "bounded") -> Callable[[Task], list[str]]:
+    """Flink's job of a kind, as `benchmarks.peers.flink_job` says."""
+
     def command(task: Task) -> list[str]:
         flink = flink_environment()
-        program = [str(flink.python), str(_HERE / "flink_job.py"), kind]
+        program = [str(flink.python), str(_HERE / "peers" / "flink_job.py"), kind, mode]
         words = [*program, task.bootstrap_servers, task.source, task.sink, str(flink.connector)]
-        return [*words, str(task.folder), str(task.delay_s)]
+        function = str(flink_function()) if kind == "ptf" else ""
+        return [*words, function, str(task.folder), str(task.delay_s)]
 
     return command
+
+
+def streams_command(task: Task, *, mode: str = "bounded") -> list[str]:
+    """Kafka Streams' job, as StreamsJob.java says."""
+    words = [str(find_java().program), "-cp", streams_class_path(), "StreamsJob", mode]
+    words += [task.bootstrap_servers, task.source, task.sink]
+    return [*words, str(task.folder), str(task.delay_s)]
 
 
 def _spark_native(task: Task) -> list[str]:
@@ -161,8 +176,9 @@ DELAY_S: Final = 6
 CONTENDERS: Final = (
     Contender("sequitur.exactly_once", sequitur_command, accounts_for_all=True),
     Contender("sequitur.local", partial(sequitur_command, runner="local"), accounts_for_all=True),
-    Contender("flink.keyed", _flink("keyed")),
-    Contender("flink.global", _flink("global")),
+    Contender("flink.keyed", flink_command("keyed")),
+    Contender("flink.global", flink_command("global")),
+    Contender("streams", streams_command),
     Contender(
         "spark.native",
         _spark_native,

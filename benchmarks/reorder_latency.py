@@ -1,13 +1,15 @@
-"""How late the reorder job releases at a steady rate, seen by a reader of its output.
+"""How late a job releases at a steady rate, seen by a reader of its output.
 
-`measure_latency` runs the job, and beside it what sends the stream (`benchmarks.steady_stream`).
+`measure_stream` runs a job, and beside it what sends the stream (`benchmarks.steady_stream`).
 It reads the job's output as it appears, and takes the time of each row. On two cores all of them
 share. Then it holds what came against what was sent: nobody is fast by losing or doubling rows.
+`measure_latency` does that with the reorder job.
 """
 
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import json
 import sys
 import tempfile
@@ -28,7 +30,7 @@ from benchmarks.steady_stream import USUAL, Ideal, Schedule, Steady, ideal_relea
 
 if TYPE_CHECKING:
     import subprocess
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     from numpy.typing import NDArray
 
@@ -37,9 +39,24 @@ if TYPE_CHECKING:
 _POLL_S: Final = 0.05
 _AT_ONCE: Final = 20_000
 _LOOKS: Final = 60
-_STALLED_S: Final = 30.0
+_REST_S: Final = 120.0
 _SHARES: Final = (50, 99, 99.9, 100)
 _MIB: Final = 2**20
+
+
+@dataclass(frozen=True, slots=True)
+class Faults:
+    """What a job did to the events that it had to put out.
+
+    Attributes:
+        lost: Events that did not come.
+        doubled: Rows that came once more.
+        inversions: Rows right behind a younger one of their key.
+    """
+
+    lost: int
+    doubled: int
+    inversions: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,6 +71,7 @@ class Latency:
         looks: The job's processes through the measured time, now and then.
         steps: The number of its steps at the first look, and at the last.
         sender: How far behind its times the sender was.
+        faults: What was wrong with the rows.
     """
 
     schedule: Schedule
@@ -62,12 +80,14 @@ class Latency:
     looks: Sequence[Look]
     steps: tuple[int, int]
     sender: Mapping[str, Any]
+    faults: Faults
 
     @property
     def counts(self) -> NDArray[np.bool_]:
-        """Whether an event is measured: it has to be released before the stream ends."""
-        ends = np.isfinite(self.ideal.release_ms) & ~self.ideal.is_late
-        return np.asarray(self.schedule.is_measured & ends)
+        """Whether an event is measured: it has to be released before the stream ends, and came."""
+        return np.asarray(
+            self.schedule.is_measured & self.ideal.is_released & ~np.isnan(self.seen_ms)
+        )
 
     @property
     def seconds(self) -> dict[str, NDArray[np.float64]]:
@@ -164,12 +184,38 @@ def measure_latency(
     stream: Steady = USUAL,
     **settings: object,
 ) -> Latency:
-    """Run the job on a steady stream, and read what it releases into so many partitions.
+    """Run the reorder job on a steady stream, and read what it releases into so many partitions.
 
     Its settings are those of the section `[reorder]`.
 
     Raises:
         RuntimeError: The job ended by itself, or lost, doubled or misplaced a row.
+    """
+
+    def command(task: Task) -> list[str]:
+        return sequitur_command(
+            dataclasses.replace(task, checkpoint=checkpoint), drain_and_end=False, **settings
+        )
+
+    found = measure_stream(bootstrap_servers, topic, command, partitions=partitions, stream=stream)
+    if found.faults != Faults(0, 0, 0):
+        raise RuntimeError(f"what the job put out is not right: {found.faults}")
+    return found
+
+
+def measure_stream(
+    bootstrap_servers: str,
+    topic: str,
+    command: Callable[[Task], Sequence[str]],
+    *,
+    partitions: int = PARTITIONS,
+    stream: Steady = USUAL,
+    isolation: str = "read_uncommitted",
+) -> Latency:
+    """Run a job on a steady stream, and read what it puts out, at this isolation level.
+
+    Raises:
+        RuntimeError: The job ended by itself.
     """
     sink = f"{topic}.out"
     admin = AdminClient({"bootstrap.servers": bootstrap_servers, "log_level": 0})
@@ -180,15 +226,17 @@ def measure_latency(
     ideal = ideal_release(schedule.due_ms, schedule.event_ms, schedule.partition, 1000 * DELAY_S)
     with tempfile.TemporaryDirectory(prefix="sequitur-bench-") as made_folder:
         folder = Path(made_folder)
-        task = Task(
-            bootstrap_servers=bootstrap_servers,
-            source=topic,
-            sink=sink,
-            folder=folder,
-            delay_s=DELAY_S,
-            checkpoint=checkpoint,
+        state = folder / "state"
+        state.mkdir()
+        words = command(
+            Task(
+                bootstrap_servers=bootstrap_servers,
+                source=topic,
+                sink=sink,
+                folder=state,
+                delay_s=DELAY_S,
+            )
         )
-        words = sequitur_command(task, drain_and_end=False, **settings)
         begin_ms = int(time.time() * 1000) + 1000
         given = [begin_ms, stream.rate_hz, stream.seconds, stream.warm_up_s]
         feed = [sys.executable, "-m", "benchmarks.steady_stream", bootstrap_servers, topic]
@@ -197,7 +245,9 @@ def measure_latency(
         with (
             running(words, output=told) as job,
             running(feed, output=sent) as feeder,
-            contextlib.closing(_consumer(bootstrap_servers, sink, partitions)) as consumer,
+            contextlib.closing(
+                _consumer(bootstrap_servers, sink, partitions, isolation)
+            ) as consumer,
         ):
             reader = _Reader(consumer, schedule, begin_ms, (job, feeder))
             reader.read_until(begin_ms / 1000 + stream.warm_up_s)
@@ -205,21 +255,21 @@ def measure_latency(
             with looking(job.pid, stream.seconds / _LOOKS) as looks:
                 reader.read_until(begin_ms / 1000 + stream.warm_up_s + stream.seconds)
                 last = _steps(told)
-            reader.read_rest(np.isfinite(ideal.release_ms) & ~ideal.is_late)
+            reader.read_rest(ideal.is_released)
             feeder.wait()
-        reader.check(ideal)
         sender = json.loads(sent.read_text())
-    return Latency(schedule, ideal, reader.seen_ms, looks, (first, last), sender)
+    faults = reader.faults(ideal)
+    return Latency(schedule, ideal, reader.seen_ms, looks, (first, last), sender, faults)
 
 
-def _consumer(bootstrap_servers: str, topic: str, partitions: int) -> Consumer:
+def _consumer(bootstrap_servers: str, topic: str, partitions: int, isolation: str) -> Consumer:
     consumer = Consumer(
         {
             "bootstrap.servers": bootstrap_servers,
             "log_level": 0,
             "group.id": "bench-latency",
             "enable.auto.commit": False,
-            "isolation.level": "read_uncommitted",
+            "isolation.level": isolation,
             "fetch.wait.max.ms": 100,
         }
     )
@@ -255,22 +305,19 @@ class _Reader:
             self._read()
 
     def read_rest(self, expected: NDArray[np.bool_]) -> None:
-        """Read until each of these is there, or nothing comes any more."""
-        heard_s = time.monotonic()
+        """Read until each of these is there, or it takes too long."""
+        ends_s = time.monotonic() + _REST_S
         left = np.flatnonzero(expected)
-        while len(left := left[np.isnan(self.seen_ms[left])]):
-            if self._read():
-                heard_s = time.monotonic()
-            elif time.monotonic() - heard_s > _STALLED_S:
-                return
+        while len(left := left[np.isnan(self.seen_ms[left])]) and time.monotonic() < ends_s:
+            self._read()
 
-    def _read(self) -> bool:
+    def _read(self) -> None:
         for program in self._programs:
             if program.poll():
                 raise RuntimeError(f"{program.args!r} ended by itself: {program.returncode}")
         first = self._consumer.poll(_POLL_S)  # which does not wait for many, as consume does
         if first is None:
-            return False
+            return
         messages = [first, *self._consumer.consume(_AT_ONCE, timeout=0)]
         now_ms = time.time() * 1000 - self._begin_ms
         values = [one.value() for one in messages if one.error() is None]
@@ -278,23 +325,15 @@ class _Reader:
         # The first time counts; that there is one only is looked at below.
         self.seen_ms[numbers] = np.fmin(self.seen_ms[numbers], now_ms)
         self._order.append(numbers)
-        return True
 
-    def check(self, ideal: Ideal) -> None:
-        """Hold what came against what was sent.
-
-        Raises:
-            RuntimeError: An event is missing, doubled, or behind a younger one of its key.
-        """
+    def faults(self, ideal: Ideal) -> Faults:
+        """Hold what came against what was sent."""
         order = np.concatenate(self._order) if self._order else np.array([], dtype=np.int64)
-        doubled = len(order) - len(np.unique(order))
-        lost = np.isnan(self.seen_ms) & np.isfinite(ideal.release_ms) & ~ideal.is_late
-        inversions = behind_a_younger(self._schedule.key[order], self._schedule.event_ms[order])
-        if doubled or inversions or lost.any():
-            raise RuntimeError(
-                f"{doubled} rows are doubled, {int(lost.sum())} are missing, {inversions} stand "
-                "behind a younger one of their key"
-            )
+        return Faults(
+            lost=int(np.count_nonzero(np.isnan(self.seen_ms) & ideal.is_released)),
+            doubled=len(order) - len(np.unique(order)),
+            inversions=behind_a_younger(self._schedule.key[order], self._schedule.event_ms[order]),
+        )
 
 
 def behind_a_younger(key: NDArray[np.int64], event_ms: NDArray[np.int64]) -> int:

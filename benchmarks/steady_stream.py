@@ -108,6 +108,11 @@ class Ideal:
     release_ms: NDArray[np.float64]
     is_late: NDArray[np.bool_]
 
+    @property
+    def is_released(self) -> NDArray[np.bool_]:
+        """Whether the job releases an event, and before the stream ends."""
+        return np.asarray(np.isfinite(self.release_ms) & ~self.is_late)
+
 
 def ideal_release(
     due_ms: NDArray[np.float64],

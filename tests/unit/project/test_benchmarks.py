@@ -9,11 +9,14 @@ import numpy as np
 import pytest
 
 from benchmarks import executor as bench
+from benchmarks.exactly_once_latency import IN_ORDER
+from benchmarks.exactly_once_latency import Contender as SteadyContender
+from benchmarks.peers.producer_peers import latency_ms, read_performance
 from benchmarks.reorder import Result, check
 from benchmarks.reorder_check import Written
 from benchmarks.reorder_contenders import Contender, Took
 from benchmarks.reorder_input import Workload, columns, key_and_value
-from benchmarks.reorder_latency import behind_a_younger, percentiles
+from benchmarks.reorder_latency import Faults, behind_a_younger, percentiles
 from benchmarks.s3_answers import Answer, answers_in_turn, in_turn
 from benchmarks.steady_stream import Schedule, Steady, ideal_release, number_of
 from sequitur.consumer.topology.engine.executor import Executor
@@ -200,3 +203,46 @@ def test_answers_that_a_step_waits_for_in_turn() -> None:
     assert in_turn(told[2:4]) == 1
     # 7: plan, a file, staged, commit, the look behind it, done. 8: look, plan, staged, done.
     assert answers_in_turn(told) == {7: 6, 8: 4}
+
+
+_RATE = "records sent, 1996.4 records/sec (0.23 MB/sec), 5.04 ms avg latency, 401.00 ms max latency"
+_PERFORMANCE = (
+    f"50000 {_RATE}.",
+    f"60000 {_RATE}, 4 ms 50th, 9 ms 95th, 30 ms 99th, 300 ms 99.9th.",
+    f"15971 steady state {_RATE}, 3 ms 50th, 8 ms 95th, 20 ms 99th, 40 ms 99.9th.",
+)
+
+
+def test_figures_of_a_peer_are_those_that_it_tells_last() -> None:
+    """Those of a window have no percentiles, and those behind the warm-up come last."""
+    warm = read_performance([*_PERFORMANCE])
+    assert warm == {"seconds": pytest.approx(15_971 / 1996.4), "p50_ms": 3.0, "p99_ms": 20.0}
+    whole = read_performance([*_PERFORMANCE[:2]])
+    assert whole["seconds"] == pytest.approx(60_000 / 1996.4)
+    with pytest.raises(RuntimeError, match="told no figures"):
+        read_performance([*_PERFORMANCE[:1]])
+
+
+def test_latency_of_a_producer_is_of_a_share_of_its_records() -> None:
+    """The order in which they were confirmed changes nothing; none has none."""
+    latencies_s = [0.003, 0.001, 0.002, 0.010]
+    assert latency_ms(latencies_s, 0.5) == 3.0
+    assert latency_ms(latencies_s, 0.99) == 10.0
+    assert latency_ms([], 0.5) == 0.0
+
+
+@pytest.mark.parametrize(
+    ("faults", "of_strict", "of_loose"),
+    [
+        (Faults(0, 0, 0), "", ""),
+        (Faults(1, 0, 0), "1 rows lost", "1 rows lost"),
+        (Faults(0, 2000, 0), "2,000 rows doubled", ""),
+        (Faults(0, 0, 3), "3 rows out of order", ""),
+    ],
+)
+def test_who_breaks_a_promise_is_named(faults: Faults, of_strict: str, of_loose: str) -> None:
+    """A job is held to what it promises: at least once without order may double and misplace."""
+    strict = SteadyContender("strict", IN_ORDER, lambda _: [])
+    loose = SteadyContender("loose", "", lambda _: [], is_once=False, keeps_order=False)
+    assert strict.broken(faults) == of_strict
+    assert loose.broken(faults) == of_loose
