@@ -184,7 +184,7 @@ class ConcurrentRunner(Runner):
         users, given = self._users, call.given
         users.call = given
         if self._holds:
-            self._held.add(given)
+            self._unacked.add(given)
         if self._finishes:
             self._await_end(given)
         try:

@@ -74,7 +74,7 @@ class Runner:
         self._to_finish: dict[Root, tuple[str, ...]] = {}
         self.has_to_finish = False  # whether its `finish_batch` is for something, tracked or not
         self._paths: dict[tuple[str, ...], tuple[str, ...]] = {}
-        self._held: set[TrackedTuple] = set()
+        self._unacked: set[TrackedTuple] = set()
         self._environment = environment
         self._component = context.component
         self._output = TaskOutput(environment, context)
@@ -96,7 +96,7 @@ class Runner:
     def renew(self, bolt: BaseBolt) -> None:
         """Go on with another copy of the bolt. It is not in the middle of anything."""
         self.bolt, self.is_broken = bolt, False
-        self._held.clear()
+        self._unacked.clear()
         if isinstance(bolt, FunctionBolt):
             self._call: Callable[[TrackedTuple], Any] = bolt.function
         elif isinstance(bolt, BasicBolt):
@@ -116,7 +116,7 @@ class Runner:
         raised, and when it has a tuple that it neither acked nor failed. A `BatchBolt` is one
         batch's, as in Storm: it may still have the tuples that it took.
         """
-        if self.is_broken or self._held or isinstance(self.bolt, BatchBolt):
+        if self.is_broken or self._unacked or isinstance(self.bolt, BatchBolt):
             return None
         return Instance(self.bolt, self.context, self.collector, snapshot, self.clean_up)
 
@@ -201,7 +201,7 @@ class Runner:
 
     def _note_call(self, given: TrackedTuple) -> None:
         if self._holds:
-            self._held.add(given)
+            self._unacked.add(given)
         if self._finishes:
             self._await_end(given)
         if self._limit_s is not None:
@@ -381,14 +381,14 @@ class Runner:
 
     def _ack(self, given: TrackedTuple) -> None:
         given.owner = ACKED
-        self._held.discard(given)
+        self._unacked.discard(given)
         self._trees.ack(given)
         if self._trace is not None:
             self._trace.acked(self.context, given)
 
     def _fail(self, given: TrackedTuple, reason: FailReason, detail: str) -> None:
         given.owner = FAILED
-        self._held.discard(given)
+        self._unacked.discard(given)
         failure = TreeFailure(reason, detail[:LONGEST_DETAIL], (*given.path(), self._component))
         if given.is_tick:  # it is untracked, so this log is all that reports it
             self.context.logger.error("a tick failed: %s", failure.detail)

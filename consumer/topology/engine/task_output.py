@@ -64,7 +64,7 @@ class TaskOutput:
         # the short way of `emit`, set by `connect`; None: only the long way
         self.emit_one: Callable[[tuple[Any, ...], TrackedTuple], None] | None = None
         self.width = -1
-        self.held: deque[Callable[[], Any]] | None = None  # where what is emitted waits
+        self.unsent: deque[Callable[[], Any]] | None = None  # where what is emitted waits
         self._context = context
         self._component = context.component
         self._streams: dict[str, tuple[Stream, Sequence[Target]]] = {}
@@ -111,9 +111,9 @@ class TaskOutput:
         # What may raise or run user code comes first: then either all is done or nothing.
         chosen = [self._chosen(target, stream, made, task) for target in targets]
         own = self._root_of_its_own(stream, made, anchors, task, targets)
-        if self.held is not None:
+        if self.unsent is not None:
             kept = [_as_it_is(stream, *one) for one in chosen]
-            self.held.append(partial(self._give_out, kept, stream, anchors, own))
+            self.unsent.append(partial(self._give_out, kept, stream, anchors, own))
             return [
                 _task_of(target, number)
                 for target, numbers, _ in chosen

@@ -331,7 +331,7 @@ class TransactionRunner(_InTransaction):
         if not is_new:  # it was acked then
             given.owner, self._acks = self, False
         super().run(given)
-        self._output.held, self._acks = None, True
+        self._output.unsent, self._acks = None, True
         if given.owner is FAILED or self._is_undone:
             return self._undone(given, copies, was_kept=not is_new, keeps=keeps)
         if not is_new:
@@ -348,7 +348,7 @@ class TransactionRunner(_InTransaction):
         if copies is None and self._is_copied:
             copies = self._copies = BoltCopies(self.bolt, self._shared)
         if copies is not None and copies.can_go_back:
-            self._output.held = copies.emitted
+            self._output.unsent = copies.emitted
         return copies
 
     def _undone(
@@ -389,7 +389,7 @@ class TransactionRunner(_InTransaction):
         self._has_emitted = True
         copies = self._copies
         if copies is not None and len(copies.emitted) >= _MOST_OF_A_CALL:
-            self._output.held = None
+            self._output.unsent = None
             users = self._users
             call, users.running = users.running, None
             copies.drop()
