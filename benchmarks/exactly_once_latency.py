@@ -41,6 +41,7 @@ if TYPE_CHECKING:
 LONG: Final = Steady(seconds=600, warm_up_s=120)
 SHORT: Final = Steady(seconds=60, warm_up_s=45)
 IN_ORDER: Final = "exactly once, each key in order"
+_QUIX_WINDOW_MS: Final = 200
 _PEERS: Final = Path(__file__).parent / "peers"
 
 
@@ -55,6 +56,7 @@ class Contender:
         is_once: Whether it may double no row.
         keeps_order: Whether each key's rows must come in order.
         most_hz: Events a second that it is given at most; it falls behind if they are more.
+        held_back_ms: How long it may keep an event beyond the delay.
     """
 
     name: str
@@ -63,6 +65,7 @@ class Contender:
     is_once: bool = True
     keeps_order: bool = True
     most_hz: int = sys.maxsize
+    held_back_ms: int = 0
 
     def broken(self, faults: Faults) -> str:
         """Return which of its promises a run broke, or nothing."""
@@ -80,7 +83,14 @@ def _ours(task: Task, *, runner: str) -> list[str]:
 
 def _quix(task: Task) -> list[str]:
     words = [str(python_of("quix")), str(_PEERS / "quix_job.py"), task.bootstrap_servers]
-    return [*words, task.source, task.sink, str(task.folder), str(task.delay_s)]
+    return [
+        *words,
+        task.source,
+        task.sink,
+        str(task.folder),
+        str(task.delay_s),
+        str(_QUIX_WINDOW_MS),
+    ]
 
 
 def _realtime(task: Task) -> list[str]:
@@ -94,7 +104,7 @@ CONTENDERS: Final = (
     Contender("flink.keyed", IN_ORDER, flink_command("keyed", mode="steady")),
     Contender("flink.ptf", IN_ORDER, flink_command("ptf", mode="steady")),
     Contender("streams", IN_ORDER, partial(streams_command, mode="steady")),
-    Contender("quix", IN_ORDER, _quix, most_hz=2_000),
+    Contender("quix", IN_ORDER, _quix, most_hz=2_000, held_back_ms=_QUIX_WINDOW_MS),
     Contender(
         "spark.realtime",
         "at least once, rows as they come",
@@ -140,7 +150,12 @@ def measure(
         topic = f"committed-{one.name}"
         try:
             latency = measure_stream(
-                bootstrap_servers, topic, one.command, stream=its, isolation="read_committed"
+                bootstrap_servers,
+                topic,
+                one.command,
+                stream=its,
+                isolation="read_committed",
+                held_back_ms=one.held_back_ms,
             )
         except (PeerMissingError, RuntimeError) as error:
             result = Result(one, None, str(error))

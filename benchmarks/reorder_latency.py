@@ -211,8 +211,11 @@ def measure_stream(
     partitions: int = PARTITIONS,
     stream: Steady = USUAL,
     isolation: str = "read_uncommitted",
+    held_back_ms: int = 0,
 ) -> Latency:
     """Run a job on a steady stream, and read what it puts out, at this isolation level.
+
+    It may keep events for so long beyond the delay, so that the last of the stream never come.
 
     Raises:
         RuntimeError: The job ended by itself.
@@ -224,6 +227,9 @@ def measure_stream(
         creation.result()
     schedule = Schedule.of(stream)
     ideal = ideal_release(schedule.due_ms, schedule.event_ms, schedule.partition, 1000 * DELAY_S)
+    kept_ms = 1000 * DELAY_S + held_back_ms
+    last = ideal_release(schedule.due_ms, schedule.event_ms, schedule.partition, kept_ms)
+    owed = ideal.is_released & np.isfinite(last.release_ms)
     with tempfile.TemporaryDirectory(prefix="sequitur-bench-") as made_folder:
         folder = Path(made_folder)
         state = folder / "state"
@@ -251,15 +257,15 @@ def measure_stream(
         ):
             reader = _Reader(consumer, schedule, begin_ms, (job, feeder))
             reader.read_until(begin_ms / 1000 + stream.warm_up_s)
-            first = _steps(told)
+            steps_before = _steps(told)
             with looking(job.pid, stream.seconds / _LOOKS) as looks:
                 reader.read_until(begin_ms / 1000 + stream.warm_up_s + stream.seconds)
-                last = _steps(told)
-            reader.read_rest(ideal.is_released)
+                steps = _steps(told)
+            reader.read_rest(owed)
             feeder.wait()
         sender = json.loads(sent.read_text())
-    faults = reader.faults(ideal)
-    return Latency(schedule, ideal, reader.seen_ms, looks, (first, last), sender, faults)
+    faults = reader.faults(owed)
+    return Latency(schedule, ideal, reader.seen_ms, looks, (steps_before, steps), sender, faults)
 
 
 def _consumer(bootstrap_servers: str, topic: str, partitions: int, isolation: str) -> Consumer:
@@ -326,11 +332,11 @@ class _Reader:
         self.seen_ms[numbers] = np.fmin(self.seen_ms[numbers], now_ms)
         self._order.append(numbers)
 
-    def faults(self, ideal: Ideal) -> Faults:
-        """Hold what came against what was sent."""
+    def faults(self, owed: NDArray[np.bool_]) -> Faults:
+        """Hold what came against what had to come."""
         order = np.concatenate(self._order) if self._order else np.array([], dtype=np.int64)
         return Faults(
-            lost=int(np.count_nonzero(np.isnan(self.seen_ms) & ideal.is_released)),
+            lost=int(np.count_nonzero(np.isnan(self.seen_ms) & owed)),
             doubled=len(order) - len(np.unique(order)),
             inversions=behind_a_younger(self._schedule.key[order], self._schedule.event_ms[order]),
         )

@@ -1,8 +1,8 @@
 """Quix Streams' way to event-time order: windows of each key, sorted; runs in its environment.
 
-    python quix_job.py BOOTSTRAP_SERVERS INPUT OUTPUT FOLDER DELAY_S
+    python quix_job.py BOOTSTRAP_SERVERS INPUT OUTPUT FOLDER DELAY_S WINDOW_MS
 
-Exactly once, with a commit every 100 ms. It has no timers, so rows wait in windows of 200 ms that
+Exactly once, with a commit every 100 ms. It has no timers, so rows wait in windows that
 close as the time of their partition passes their end by the delay. Rows behind that are dropped.
 """
 
@@ -14,13 +14,12 @@ from typing import Any
 
 from quixstreams import Application
 
-_WINDOW_MS = 200
 _COMMIT_S = 0.1
 
 
 def main() -> None:
     """Run until it is ended."""
-    brokers, source, sink, folder, delay_s = sys.argv[1:]
+    brokers, source, sink, folder, delay_s, window_ms = sys.argv[1:]
     app = Application(
         broker_address=brokers,
         consumer_group=f"{sink}.quix",
@@ -38,7 +37,7 @@ def main() -> None:
         timestamp_extractor=lambda value, *_: value["occurred_at"],
     )
     ordered = app.topic(sink, key_serializer="bytes", value_serializer="json")
-    windows = app.dataframe(arrived).tumbling_window(_WINDOW_MS, grace_ms=1000 * int(delay_s))
+    windows = app.dataframe(arrived).tumbling_window(int(window_ms), grace_ms=1000 * int(delay_s))
     rows = windows.collect().final(closing_strategy="partition").apply(_in_order, expand=True)
     rows.to_topic(ordered)
     app.run()
