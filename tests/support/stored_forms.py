@@ -234,7 +234,8 @@ def _sink() -> Iterator[Form]:
     stream = StreamBatch("6f9e", 12, "plan-注文", "run")
     yield _document("sink: staged", StagedBatch(3, stream, 8, "f", files))
     yield _document("sink: staged by name", StagedBatch(0, NamedBatch(_NAME), 1, "f", ()))
-    yield _document("sink: done", BatchDone(3, 7, dump(sent)))
+    sent_so_far = json.loads(json.dumps(dump(sent)))
+    yield _document("sink: done", BatchDone(3, 7, sent_so_far))
     yield _document("sink: done, bare", BatchDone(0, 0, None))
 
 
