@@ -35,6 +35,8 @@ if TYPE_CHECKING:
 
     from sequitur.pipelines.store.storage import Location
 
+    Longs = np.ndarray[Any, np.dtype[np.int64]]
+
 
 KEY_SCHEMA: Final = pa.schema(
     [("key", pa.binary()), ("entry", pa.binary()), ("timer_ms", pa.int64())]
@@ -232,7 +234,7 @@ class KeyTableWriter:
         self._timers.add(rows)
         self._waiting.append(rows)
         self._waiting_bytes += rows.nbytes
-        if self._waiting_bytes >= self._limits.blocks_bytes:
+        if self._waiting_bytes >= self._limits.blocks_bytes // 2:
             self._write_waiting()
 
     def close(self) -> None:
@@ -328,7 +330,15 @@ class _SortedTimers:
 
 def _by_time(several: Sequence[pa.RecordBatch]) -> pa.RecordBatch:
     rows = pa.concat_batches(several)
-    return rows.take(pa.array(np.argsort(rows.column("timer_ms").to_numpy(), kind="stable")))
+    return rows.take(pa.array(_stable_order(rows.column("timer_ms").to_numpy())))
+
+
+def _stable_order(times: Longs) -> Longs:
+    count, first = len(times), int(times.min())
+    if int(times.max()) - first >= (1 << 63) // count - 1:
+        return np.argsort(times, kind="stable")
+    # Several times as fast: each number has its place in it, so none comes twice.
+    return np.sort((times - first) * count + np.arange(count)) % count
 
 
 def _temporary(rows: pa.RecordBatch, block_bytes: int) -> Any:
