@@ -51,6 +51,7 @@ __all__ = [
     "JournalLockedError",
     "JournalNameError",
     "JournalVersionError",
+    "KeyedStateError",
     "LateRowError",
     "LogRangeError",
     "LostRowsError",
@@ -585,6 +586,14 @@ class BoltError(TopologyError):
 
 class BoltStateError(TopologyError):
     """A bolt's snapshot cannot be pickled."""
+
+
+class KeyedStateError(TopologyError):
+    """A key's state or timer is not valid, too large, or of a call that is over."""
+
+
+class TimerLoopError(KeyedStateError):
+    """A thousand timers of a key in a row were due as soon as they were set."""
 
 
 class TransactionError(TopologyError):

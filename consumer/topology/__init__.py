@@ -34,6 +34,7 @@ from sequitur.consumer.topology.api.groupings import (
     GroupingContext,
     stable_hash,
 )
+from sequitur.consumer.topology.api.keyed import Key, KeyedBolt, Timer
 from sequitur.consumer.topology.api.tuple import (
     DEFAULT_STREAM,
     Event,
@@ -91,6 +92,8 @@ __all__ = [
     "FailedEvent",
     "FolderMetadataStore",
     "GroupingContext",
+    "Key",
+    "KeyedBolt",
     "MemoryMetadataStore",
     "MemoryOpaqueTransactionalSpout",
     "MemoryTransactionalSpout",
@@ -108,6 +111,7 @@ __all__ = [
     "ProcessSettings",
     "SpoutCollector",
     "TaskId",
+    "Timer",
     "To",
     "Topology",
     "TopologyBuilder",

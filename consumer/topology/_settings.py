@@ -149,5 +149,13 @@ class ProcessSettings(Section):
             )
         return None
 
+    def why_not_keyed(self) -> str | None:
+        """Return which setting does not go with keyed bolts; None if all do."""
+        if self.ackers == 0:
+            return "ackers = 0"
+        if self.ordering is Ordering.NONE:
+            return f'ordering = "{self.ordering}"'
+        return None
+
     def dead_letters(self, output_topic: str) -> str:
         return self.dead_letter_topic or f"{output_topic}.dead-letter"

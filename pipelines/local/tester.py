@@ -292,6 +292,7 @@ class ReorderTester:
             checkpoint=checkpoint,
             outages=Outages(0.0, 0, wait=lambda _: False, tell=lambda _: None),
             now_ms=lambda: self.now_ms,
+            steady_s=lambda: self.now_ms / 1000,
             on_done=lambda *_: None,
             is_bounded=self._is_bounded,
             fold_limits=FOLD_LIMITS,

@@ -13,6 +13,7 @@ reach these only through:
 
 from __future__ import annotations
 
+import time
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -132,5 +133,6 @@ class JobContext:
     # a function of the user's that gets what steps release; None without one
     on_step: StepFunction | None = None
     subscription: JobSubscription | None = None  # what its steps are acked in; None without one
+    steady_s: Callable[[], float] = time.monotonic  # a clock that cannot be set
     # why tasks cannot do the job's work at all, once that is known; until then None
     unfit: Callable[[], Exception | None] = lambda: None

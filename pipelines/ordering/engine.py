@@ -190,16 +190,19 @@ class ReorderEngine:
             if not is_due and not self._watches_silence():
                 return False
             clock = self._steps.ticked(entry, now_ms)
+            is_due = is_due or self._steps.are_timers_due(entry, clock)
             with self._finisher.failing():
                 return bool(is_due) and self._steps.run_quiet(StepKind.TICK, entry, clock, now_ms)
         finally:
             self._lock.release()
 
     def _watches_silence(self) -> bool:
-        """Tell whether a look is due because bolts wait for silence, by ticks."""
+        """Tell whether a look is due because bolts wait for silence, by ticks or timers."""
         processing = self._processing
-        ticks = processing is not None and processing.tick_due_ms is not None
-        return ticks and self._steps.input_ends.is_look_due()
+        waits = processing is not None and (
+            processing.tick_due_ms is not None or processing.has_timers
+        )
+        return waits and self._steps.input_ends.is_look_due()
 
     def drain(self) -> bool:
         """Release everything held; return whether there was anything."""

@@ -83,7 +83,7 @@ class Steps:
         partitions: int,
         *,
         processing: Processing | None = None,
-        steady_s: Callable[[], float] = time.monotonic,
+        steady_s: Callable[[], float] | None = None,
     ) -> None:
         self._job = job
         self._log = log
@@ -100,7 +100,7 @@ class Steps:
         self._ahead = StepsAhead(log, most_ahead, self._process_ahead)
         self._begun_s: dict[int, float] = {}
         self._ticked = -1, EventClock()
-        self.input_ends = InputEnds(job, steady_s)
+        self.input_ends = InputEnds(job, steady_s or job.steady_s)
 
     @property
     def topics(self) -> tuple[OutputTopic, ...]:
@@ -403,6 +403,12 @@ class Steps:
         due = (self._processing.due_ms(now_ms), self._processing.tick_due_ms)
         return any(due_ms is not None and due_ms <= now_ms for due_ms in due)
 
+    def are_timers_due(self, before: StepEntry, clock: EventClock) -> bool:
+        """Tell whether a timer of a key is due by what clocks have reached."""
+        return self._processing is not None and self._processing.are_timers_due(
+            clock, has_held=bool(before.live_runs)
+        )
+
     def wait_for_room(self, wait: Callable[[float], bool]) -> None:
         """Try events again, and read no new ones, while too many wait.
 
@@ -453,7 +459,8 @@ class Steps:
         releases = any(
             run.may_release(before.frontier_ms, clock.frontier_ms) for run in before.runs
         )
-        return self._next(kind, before, clock) if releases or is_due(now_ms) else None
+        is_more = releases or is_due(now_ms) or self.are_timers_due(before, clock)
+        return self._next(kind, before, clock) if is_more else None
 
     def reset(
         self, before: StepEntry, clock: EventClock, topics: Mapping[str, str], lost: Lost

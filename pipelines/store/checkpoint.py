@@ -13,6 +13,7 @@
     repeats/<name>/  Parquet: places in the source of rows that the step drops as duplicates
     keys/<name>/     Parquet: one row a key, how far it has been released (a fold of runs)
     topology/<name>/ what a topology left of a step: outputs, events that wait, what bolts keep
+    keyed/<name>/    what keyed bolts keep: changes of a step, or what is merged of several
     looks/<name>/    on a cluster, while the job starts: what driver and tasks find each other by
     replays/         Parquet: dead letters that somebody wants processed again
     staged/<step>    JSON: what the step staged; from then on Spark need not give its rows again
@@ -84,6 +85,7 @@ class Checkpoint(StepFolder[StepEntry, StepDone]):
         self.spark = SparkPart(spark_folder or storage)
         self._listed: set[str] = set()
         self._kept: dict[str, set[str]] = {}
+        self._synced: set[str] = set()  # folders of keys
         self._paths: dict[str, tuple[Location, ...]] = {}
 
     def files(self, *held: Run | Fold) -> tuple[Location, ...]:
@@ -129,7 +131,7 @@ class Checkpoint(StepFolder[StepEntry, StepDone]):
         check_identity(self.root, found, document)
         folders = ["runs", "behind", "repeats", "keys", "staged", "frontier", "plans", "done"]
         if identity.topology is not None:
-            folders += ["topology", "prepared", "processed", "replays"]
+            folders += ["topology", "keyed", "prepared", "processed", "replays"]
         self._take(folders, ("staged", "frontier", "plans", "done", "prepared", "processed"))
         for topic in self._storage.names(OVERSIZED_FOLDER):
             self._storage.drop_unfinished(f"{OVERSIZED_FOLDER}/{topic}")
@@ -245,13 +247,32 @@ class Checkpoint(StepFolder[StepEntry, StepDone]):
         return self.read_document(f"processed/{step_name(step)}", meaning)
 
     def write_processed(
-        self, step: int, document: Mapping[str, Any], *, written: str | None, kept: Collection[str]
+        self,
+        step: int,
+        document: Mapping[str, Any],
+        *,
+        written: str | None,
+        kept: Collection[str],
+        keys: Collection[str] | None = None,
     ) -> None:
-        """Write what became of a step's events, and delete what nothing needs any more."""
+        """Write what became of a step's events, and delete what nothing needs any more.
+
+        Args:
+            step: The step.
+            document: Its document.
+            written: The folder in `topology/` that it has written; None for none.
+            kept: The folders there that later steps need.
+            keys: The folders in `keyed/` that later steps need; None without keyed bolts.
+        """
         own = () if written is None else (written,)
         self._storage.sync(*(f"topology/{name}" for name in own))
+        if keys is not None:
+            self._storage.sync(*(f"keyed/{name}" for name in keys if name not in self._synced))
+            self._synced = set(keys)
         self.write_document(f"processed/{step_name(step)}", document)
         self._sweeper.keep(step, {"topology": {*own, *kept}})
+        if keys is not None:
+            self._sweeper.keep(step, {"keyed": keys})
         if step >= KEPT_STEPS:
             self.sweep([f"processed/{step_name(step - KEPT_STEPS)}"])
 

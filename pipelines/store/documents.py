@@ -40,14 +40,14 @@ def read_document(
             raise TypeError(f"not a JSON object but {type(found).__name__}")  # noqa: TRY301
         return meaning(found)
     except KeyError as error:
-        raise _damaged(where, f"it has no {error}") from error
+        raise damaged(where, f"it has no {error}") from error
     except StateFormatError as error:
         is_of_another_version = error.__cause__ is None
         if not (is_of_another_version and found.keys() & {"format", "prepared_format"}):
-            raise _damaged(where, error) from error
+            raise damaged(where, error) from error
         raise CheckpointError(f"{where} cannot be read: {error}: {other_version}") from error
     except (AttributeError, TypeError, ValueError) as error:
-        raise _damaged(where, error) from error
+        raise damaged(where, error) from error
 
 
 def check_format(document: Mapping[str, Any], known: int) -> None:
@@ -56,7 +56,7 @@ def check_format(document: Mapping[str, Any], known: int) -> None:
         raise ValueError(f"it has format {document.get('format')}, this version reads {known}")
 
 
-def _damaged(where: str, why: object) -> CheckpointError:
+def damaged(where: str, why: object) -> CheckpointError:
     return CheckpointError(
         f"{where} cannot be read: {why}. Put the checkpoint back from a copy, whole, or "
         f"{BEGIN_ANEW}"

@@ -31,14 +31,28 @@ from sequitur.base.copy_headers import (
 from sequitur.consumer.reorder.reasons import OVERSIZED_HEADER
 from sequitur.consumer.topology.engine.plan import OutputRecord, random_ids
 from sequitur.consumer.topology.engine.runner import Instances
-from sequitur.consumer.topology.settling.root import Root, component_of, is_made, readable
+from sequitur.consumer.topology.settling.root import (
+    Root,
+    component_of,
+    is_made,
+    is_timer,
+    readable,
+    timer_of,
+)
 from sequitur.consumer.topology.step.batch import EmittedRoots, StepBatch, TaskInput
 from sequitur.errors import ConservationError
 from sequitur.kafka.record_format import RecordLimit
 from sequitur.pipelines.rows.left_out import Roots
 from sequitur.pipelines.rows.oversized import MOST_KEY_BYTES, write_oversized
 from sequitur.pipelines.store.part_files import PartFile
-from sequitur.pipelines.store.storage import open_file, sync, write_aside, write_new, written
+from sequitur.pipelines.store.storage import (
+    new_folder,
+    open_file,
+    sync,
+    write_aside,
+    write_new,
+    written,
+)
 from sequitur.pipelines.topology.files import (
     EVENT_COLUMNS,
     ExchangeFile,
@@ -49,6 +63,8 @@ from sequitur.pipelines.topology.files import (
     write_acks,
     write_waiting,
 )
+from sequitur.pipelines.topology.kept_keys import INLINE_BYTES, KeptKeys, KeyFile
+from sequitur.pipelines.topology.key_files import KeyFiles, write_changes
 from sequitur.pipelines.topology.output_files import OutputFiles
 from sequitur.pipelines.topology.watchdog import ending_overrun_calls
 
@@ -57,6 +73,8 @@ if TYPE_CHECKING:
     from typing import TypeAlias
 
     from sequitur.consumer.topology.engine.executor import Executor
+    from sequitur.consumer.topology.engine.key_store import KeyChange
+    from sequitur.consumer.topology.engine.keyed import KeyLog
     from sequitur.consumer.topology.engine.plan import Sent
     from sequitur.consumer.topology.step.batch import EventVerdict, PendingEvent, Sources
     from sequitur.pipelines.rows.selection import Selection
@@ -72,6 +90,8 @@ def dead_letter(one: PendingEvent, batch: FileBatch) -> OutputRecord:
     """Return a given-up event as its topic takes it: with less of its traceback, or from a file."""
     if is_made(one.event):
         return _made(one, batch)
+    if is_timer(one.event):
+        return _timer(one, batch)
     key, value, headers = one.event[:3]
     for detail in (one.detail, one.detail and one.detail[-_SHORT_DETAIL:]):
         added = _added(one, batch, detail)
@@ -100,6 +120,24 @@ def _made(one: PendingEvent, batch: FileBatch) -> OutputRecord:
             return OutputRecord(Root(1, one.event), key, value, added)
     added = [*_added(one._replace(path=None), batch, None), *own]
     return OutputRecord(Root(1, one.event), None, None, added)
+
+
+def _timer(one: PendingEvent, batch: FileBatch) -> OutputRecord:
+    """Return a timer, for the topic; a replay takes it back from its file."""
+    place, at_ms = timer_of(one.event)
+    said: bytes | None = one.event[1]
+    one = one._replace(event=place.event(at_ms, is_replayed=True))
+    own = [(DEAD_COMPONENT_HEADER, place.component.encode()), _in_file(one, batch)]
+    short = one.detail and one.detail[-_SHORT_DETAIL:]
+    for key, value, detail in (
+        (place.key, said, one.detail),
+        (place.key, said, short),
+        (None, None, short),
+    ):
+        added = [*_added(one, batch, detail), *own]
+        if _fits(batch, key, value, added):
+            return OutputRecord(Root(1, one.event), key, value, added)
+    return OutputRecord(Root(1, one.event), None, None, [*_added(one, batch, None), *own])
 
 
 def _in_file(one: PendingEvent, batch: FileBatch) -> tuple[str, bytes]:
@@ -150,6 +188,12 @@ Spark gives a task to whichever is free: what became of a bolt's state elsewhere
 """
 
 
+_stores: Final[dict[Location, tuple[str, dict[tuple[str, int], KeyFiles]]]] = {}
+"""By checkpoint, the life of a job there, and the keys of its tasks that this process has read."""
+WAVES: Final = 1 << 20
+"""A step's changes are numbered by step and wave: it has fewer waves."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FileBatch(StepBatch):
     # where the step's files are written: `outputs`, `waiting`, `states` and `work`
@@ -160,6 +204,7 @@ class FileBatch(StepBatch):
     # what the dead-letter topic takes of one record
     letter_limit: RecordLimit = field(default_factory=RecordLimit)
     life: str = ""  # name of this run of the job: bolts of another run are not used again
+    key_folder: Location | None = None  # where files of keys are written; None without any
 
     @property
     def clock(self) -> Callable[[], float]:
@@ -246,6 +291,44 @@ class FileBatch(StepBatch):
 
     def read_state(self, state: Location) -> bytes:
         return state.read_bytes()
+
+    def key_store(self, place: tuple[str, int], keys: Sequence[KeptKeys | KeyFile]) -> KeyFiles:
+        """Return a task's keys. This process goes on with what it has of them in memory."""
+        base: KeyFile | None = None
+        changes: list[KeyFile] = []
+        for one in keys:
+            if isinstance(one, KeptKeys):
+                base, changes = one.base, list(one.changes)
+            else:
+                changes.append(one)
+        sources = None if base is None else base.source, [one.source for one in changes]
+        life, stores = _stores.get(self.root, ("", {}))
+        if life != self.life or not life:
+            life, stores = _stores[self.root] = self.life, {}
+        store = stores.get(place)
+        if store is None or store.step < 0:
+            store = stores[place] = KeyFiles(*sources)
+        else:
+            store.follow(*sources)
+        return store
+
+    def write_changes(self, changes: Sequence[KeyChange], wave: int = 0) -> KeyFile:
+        content = write_changes(changes, self.seed[0] * WAVES + wave)
+        if len(content) <= INLINE_BYTES:
+            return KeyFile(content, len(content))
+        assert self.key_folder is not None
+        new_folder(self.key_folder, may_be_there=True)
+        path = self.key_folder / f"changes-{uuid4().hex}"
+        write_new(path, content)
+        sync(path)
+        return KeyFile(path, len(content))
+
+    def write_key_log(self, log: KeyLog) -> Location:
+        return self._write_pickled("keys", log)
+
+    def read_key_log(self, log: Location) -> KeyLog:
+        found: KeyLog = pickle.loads(log.read_bytes())  # noqa: S301 - our own
+        return found
 
     def write_roots(self, roots: Sequence[Root]) -> Location:
         found = [(root.event[0], root.id, root.attempt) for root in roots if root.is_tracked]

@@ -10,6 +10,7 @@ from dataclasses import asdict, dataclass, field, fields, replace
 from typing import TYPE_CHECKING, Any, Final, Self
 
 from sequitur.errors import StateFormatError
+from sequitur.pipelines.topology.kept_keys import KeptKeys
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -20,6 +21,8 @@ if TYPE_CHECKING:
 
 PROCESSED_FORMAT: Final = 5
 """No release had 1 to 4. They are refused, and none is used again."""
+KEYED_FORMAT: Final = 6
+"""Of a document that names keys. Older versions know no keyed bolts, and refuse it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,13 +93,19 @@ class Processed:
     transaction_id: int = 0  # the newest transaction that is committed; 0 before the first
     # committers that have committed it, and how many tasks they had
     committers: Mapping[str, int] = field(default_factory=dict)
+    keys: Sequence[KeptKeys] = ()  # what the tasks of keyed bolts keep
+    next_timer_ms: int | None = None  # when the next timer of a key is due; None without any
 
     def to_document(self, root: Location) -> dict[str, Any]:
         """It as a JSON document."""
         moved = self._with_files(lambda path: str(path).removeprefix(f"{root}/"))
-        document = asdict(moved)
+        document = asdict(replace(moved, keys=()))
         document["waiting"] = sorted(moved.waiting.items())
-        return {"format": PROCESSED_FORMAT, **document}
+        keys, next_timer_ms = document.pop("keys"), document.pop("next_timer_ms")
+        if not self.keys:
+            return {"format": PROCESSED_FORMAT, **document}
+        keys = [one.to_document(root) for one in self.keys]
+        return {"format": KEYED_FORMAT, **document, "keys": keys, "next_timer_ms": next_timer_ms}
 
     @classmethod
     def from_document(cls, document: Mapping[str, Any], root: Location) -> Self:
@@ -105,12 +114,14 @@ class Processed:
         Raises:
             StateFormatError: Another version wrote it.
         """
-        if document.get("format") != PROCESSED_FORMAT:
+        if document.get("format") not in {PROCESSED_FORMAT, KEYED_FORMAT}:
             raise StateFormatError(
                 f"processed step of format {document.get('format')!r}, this version reads "
-                f"{PROCESSED_FORMAT}"
+                f"{PROCESSED_FORMAT} and {KEYED_FORMAT}"
             )
+        document = {"keys": (), "next_timer_ms": None, **document}
         values = {one.name: document[one.name] for one in fields(cls)}
+        values["keys"] = [KeptKeys.from_document(one, root) for one in document["keys"]]
         values["totals"] = ProcessTotals(**values["totals"])
         values["requests"] = tuple(values["requests"])
         values["waiting"] = {place: tuple(paths) for place, paths in values["waiting"]}
@@ -120,6 +131,18 @@ class Processed:
 
     def states_by_task(self) -> dict[tuple[str, int], Location]:
         return {(component, task): path for component, task, path in self.states}
+
+    def has_timers(self, reached_ms: int | None) -> bool:
+        """Return whether a timer of a key is due once this event time is reached."""
+        due_ms = self.next_timer_ms
+        return reached_ms is not None and due_ms is not None and due_ms <= reached_ms
+
+    def keys_by_task(self) -> dict[tuple[str, int], KeptKeys]:
+        return {(one.component, one.task): one for one in self.keys}
+
+    def key_folders(self) -> set[str]:
+        """Names of the folders with files of keys."""
+        return {name for one in self.keys for name in one.folders}
 
     def folders(self) -> set[str]:
         """Names of the folders whose files later steps need."""

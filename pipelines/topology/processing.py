@@ -27,7 +27,7 @@ from sequitur.pipelines.store.job_identity import NO_FORMER_JOB
 from sequitur.pipelines.topology.output_files import OUTPUT_ORDER
 from sequitur.pipelines.topology.processed import Prepared, Processed, ProcessTotals
 from sequitur.pipelines.topology.replays import ReplayIntake
-from sequitur.pipelines.topology.step_runs import StepRuns, StepWork
+from sequitur.pipelines.topology.step_runs import StepRuns, StepWork, reached_by
 from sequitur.pipelines.topology.topology_file import (
     check_kind,
     check_outputs,
@@ -41,6 +41,7 @@ if TYPE_CHECKING:
 
     from sequitur.base.retry import Outages
     from sequitur.consumer.reorder import OutputTimestamp
+    from sequitur.consumer.reorder.clock import EventClock
     from sequitur.consumer.reorder.step_log import StepEntry
     from sequitur.consumer.topology import ProcessSettings, Topology
     from sequitur.kafka.record_format import RecordLimit
@@ -160,6 +161,15 @@ class Processing:
             return now_ms
         return due_ms(self._newest.next_due_ms, now_ms, policy=self._settings.retry)
 
+    def are_timers_due(self, clock: EventClock, *, has_held: bool) -> bool:
+        """Tell whether a timer of a key is due by what clocks have reached."""
+        return self._newest.has_timers(reached_by(clock, has_held=has_held))
+
+    @property
+    def has_timers(self) -> bool:
+        """Whether a key has a timer, for which silence is watched."""
+        return self._newest.next_timer_ms is not None
+
     @property
     def tick_due_ms(self) -> int | None:
         """When the next tick is due; None if no bolt has ticks, or before the first step."""
@@ -195,6 +205,7 @@ class Processing:
             processed.to_document(self._checkpoint.location()),
             written=written,
             kept=processed.folders() | kept,
+            keys=self._runs.keep(processed) if self._topology.is_keyed else None,
         )
         if kept:  # a transaction was carried out with what was prepared
             self._checkpoint.drop_prepared(entry.step)

@@ -14,7 +14,7 @@ from sequitur.consumer.reorder.step_log import StepKind
 from sequitur.consumer.topology.api.bolt import ticks_due, watermark_after
 from sequitur.consumer.topology.engine.plan import plan
 from sequitur.consumer.topology.settling.outcomes import due_ms
-from sequitur.consumer.topology.settling.root import is_made
+from sequitur.consumer.topology.settling.root import is_made, is_own
 from sequitur.consumer.topology.step.batch import PendingEvent
 from sequitur.consumer.topology.step.run import CountedRuns, StepRun
 from sequitur.consumer.topology.transactional.builder import TransactionalTopology
@@ -27,6 +27,7 @@ from sequitur.pipelines.store.storage import (
 )
 from sequitur.pipelines.topology.batch import DEAD_LETTERS, FileBatch, FileInput
 from sequitur.pipelines.topology.files import events, read_pending, write_waiting
+from sequitur.pipelines.topology.kept_keys import KEYS_FOLDER, KeyMerges, with_changes
 from sequitur.pipelines.topology.processed import Processed, ProcessTotals
 from sequitur.pipelines.topology.replays import each_once, read_request
 from sequitur.pipelines.topology.surviving_tasks import SurvivingTasks
@@ -34,6 +35,7 @@ from sequitur.pipelines.topology.surviving_tasks import SurvivingTasks
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
 
+    from sequitur.consumer.reorder.clock import EventClock
     from sequitur.consumer.reorder.step_log import StepEntry
     from sequitur.consumer.topology import ProcessSettings, Topology
     from sequitur.consumer.topology.step.run import StepResult, Tasks
@@ -63,6 +65,7 @@ def write_replayed(
     found = list(each_once(requested, waiting))
     numbers = np.array([event[5] for event in found], np.int64)
     # The task of a bolt gives out what the bolt made; any task does if that one is elsewhere.
+    # A timer is of its key's task.
     keys = [None if is_made(event) else event[0] for event in found]
     places = outputs_of(KeyPartitioner(partitions), keys, numbers)
     given: list[list[PendingEvent]] = [[] for _ in range(partitions)]
@@ -70,7 +73,7 @@ def write_replayed(
         given[place].append(PendingEvent(event, 0, None))
     written = [write_waiting(folder, some) for some in given]
     return [
-        Replayed(len(some), sum(is_made(one.event) for one in some), [] if file is None else [file])
+        Replayed(len(some), sum(is_own(one.event) for one in some), [] if file is None else [file])
         for some, file in zip(given, written, strict=True)
     ]
 
@@ -87,6 +90,7 @@ class StepWork:
     ticks: Mapping[str, int]  # the bolts that are given a tick, and their intervals in ms
     only_retries: bool  # all is released, and the run ends: only failed events are tried again
     has_retries: bool  # whether an event that waits is due
+    has_timers: bool = False  # whether a timer of a key is due
 
     @classmethod
     def of(
@@ -116,12 +120,14 @@ class StepWork:
             only_retries=ends,
             ticks={} if ends else ticks_due(topology.tick_intervals_ms, before.time_ms, logged_ms),
             has_retries=retry_ms is not None and retry_ms <= logged_ms,
+            has_timers=before.has_timers(reached_ms(entry)),
         )
 
     @property
     def is_empty(self) -> bool:
         """Whether bolts have nothing to do."""
-        return self.due is None and not (self.has_retries or self.requests or self.ticks)
+        has_more = self.has_retries or self.requests or self.ticks or self.has_timers
+        return self.due is None and not has_more
 
     def nothing(self) -> Processed:
         return self.over(
@@ -180,6 +186,7 @@ class StepRuns:
         self._plan = plan(topology, spout_tasks)
         self._life = uuid4().hex
         self._counted = CountedRuns()
+        self._merges = KeyMerges(checkpoint)
         folders = {name: str(number) for number, name in enumerate(outputs)}
         self._folders = {folder: name for name, folder in folders.items()}
         self._topics = {
@@ -193,10 +200,17 @@ class StepRuns:
     def run(self, work: StepWork) -> tuple[Processed, str]:
         """Run a step; return what became of its events, and the name of its folder."""
         one = self.begin(work)
-        result = StepRun(one.batch, one.givens, work.before.states_by_task(), one.tasks).run()
+        before = work.before
+        states, keys = before.states_by_task(), before.keys_by_task()
+        result = StepRun(one.batch, one.givens, states, one.tasks, keys).run()
         self.count(work, result)
         delete_all(one.batch.folder / "work")
         return self.processed(work, one, result), one.name
+
+    def keep(self, processed: Processed) -> set[str]:
+        """Begin merges of keys, once a document names them; return the folders with keys."""
+        self._merges.begin(processed.step, processed.keys)
+        return processed.key_folders() | self._merges.folders
 
     def count(self, work: StepWork, result: StepResult) -> None:
         """Let a result count: bolts go on from the runs that it comes from."""
@@ -227,6 +241,8 @@ class StepRuns:
             watermark_ms=before.watermark_ms,
             ticks=work.ticks,
             only_retries=work.only_retries,
+            reached_ms=reached_ms(entry) if self._topology.is_keyed else None,
+            key_folder=self._checkpoint.location(f"{KEYS_FOLDER}/{name}"),
             life=self._life,
             run=name,
             counted=self._counted.names,
@@ -275,6 +291,7 @@ class StepRuns:
             raise ConservationError(
                 f"step {work.entry.step}: an event is unaccounted for: {totals}"
             )
+        keys = with_changes(self._merges.take_in(before.keys), result.keys)
         processed = Processed(
             step=work.entry.step,
             taken=result.counts["taken"],
@@ -286,7 +303,12 @@ class StepRuns:
             unfinished=result.unfinished,
             waiting=result.waiting,
             states=[(component, task, path) for (component, task), path in result.states.items()],
-            tasks={component: self.tasks[component] for component, _ in result.states},
+            tasks={
+                component: self.tasks[component]
+                for component, _ in (*result.states, *((one.component, one.task) for one in keys))
+            },
+            keys=keys,
+            next_timer_ms=result.next_timer_ms,
             least_waiting_ms=result.least_waiting_ms,
             transaction_id=before.transaction_id,
             committers=before.committers,
@@ -335,11 +357,15 @@ def reached_ms(entry: StepEntry) -> int | None:
     with the clock from there, up to the last look at the input: a step may be decided long after
     that, or be another attempt at events that wait.
     """
-    clock = entry.clock
+    return reached_by(entry.clock, has_held=bool(entry.live_runs))
+
+
+def reached_by(clock: EventClock, *, has_held: bool) -> int | None:
+    """Return the event time that clocks reach; `has_held` says whether rows are held."""
     if clock.frontier_ms == BEFORE_ALL_TIME_MS:
         return None
     idle_ms = [one.idle_at_ms for one in clock.partitions.values() if one.was_idle]
-    if entry.live_runs or not idle_ms or len(idle_ms) < len(clock.partitions):
+    if has_held or not idle_ms or len(idle_ms) < len(clock.partitions):
         return clock.frontier_ms
     silent_ms = clock.seen_ms - max(one or clock.seen_ms for one in idle_ms)
     return clock.frontier_ms + max(0, silent_ms)

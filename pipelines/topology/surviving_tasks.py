@@ -4,7 +4,7 @@ A process dies of a segmentation fault, by the kernel when memory runs out, or b
 call that nothing else can end. Spark then gives up the whole job, with the results of tasks that
 were done. So each task leaves its result in a file, and only the others are run again. A task that
 has died several times is run on halves of its input, until what is left is the one event, tuple or
-tick that kills it: that one is given up.
+tick that kills it: that one is given up. A timer that kills it is noted before it is called.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Final
 from uuid import uuid4
 
+from sequitur.consumer.topology.step.tasks import SpoutTask
 from sequitur.errors import BoltCrashError, TopologyTaskError
 from sequitur.pipelines.store.storage import write_aside
 
@@ -21,7 +22,9 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
     from typing import TypeVar
 
+    from sequitur.consumer.topology.settling.root import Order, TimerPlace
     from sequitur.consumer.topology.step.batch import TaskResult
+    from sequitur.consumer.topology.step.tasks import Trial
     from sequitur.pipelines.store.storage import Location
     from sequitur.pipelines.workers import Workers
 
@@ -52,6 +55,23 @@ class _Recorded:
             return self.result()
         except FileNotFoundError:
             return None
+
+
+@dataclass(frozen=True, slots=True)
+class TimerNote:
+    """Notes in a file which timer is called: it is there if the process dies of the call."""
+
+    path: Location
+
+    def __call__(self, timer: TimerPlace | None) -> None:
+        write_aside(self.path, pickle.dumps(timer))
+
+    def read(self) -> TimerPlace | None:
+        try:
+            found: TimerPlace | None = pickle.loads(self.path.read_bytes())  # noqa: S301 - our own
+        except FileNotFoundError:
+            return None
+        return found
 
 
 class SurvivingTasks:
@@ -101,21 +121,41 @@ class SurvivingTasks:
         crashes, fruitless = 1, 0
         while True:
             if crashes >= self._max_crashes:
-                place = self._killer(task)
-                if place is None:
-                    fruitless += 1
-                else:
-                    poison = task.trial.poison | {place}
-                    task = replace(task, trial=replace(task.trial, poison=poison))
-                if fruitless >= _FRUITLESS or len(task.trial.poison) > _MOST_POISON:
+                trial = self._without_killer(task)
+                fruitless += trial is task.trial
+                task = replace(task, trial=trial)
+                given_up = len(trial.poison) + len(trial.killers)
+                if fruitless >= _FRUITLESS or given_up > _MOST_POISON:
                     raise BoltCrashError(
                         f"the Python process of a task dies again and again: {self.crashes} times, "
-                        f"{len(task.trial.poison)} events, tuples and ticks were given up for it"
+                        f"{given_up} events, tuples, timers and ticks were given up for it"
                     )
             result = self._tried(task)
             if result is not None:
                 return result
             crashes += 1
+
+    def _without_killer(self, task: Any) -> Trial:
+        """Return the task's input without what kills it; the same if nothing does by itself."""
+        trial: Trial = task.trial
+        timer = self._killing_timer(task)
+        if timer is not None:
+            return replace(trial, killers=trial.killers | {timer})
+        place = self._killer(task)
+        return trial if place is None else replace(trial, poison=trial.poison | {place})
+
+    def _killing_timer(self, task: Any) -> tuple[str, bytes, Order] | None:
+        """Return the timer in whose call a task dies; None if it dies elsewhere, or not at all.
+
+        The task runs once more, and notes each timer that it is about to call.
+        """
+        if not isinstance(task, SpoutTask) or not task.batch.topology.is_keyed:
+            return None
+        note = TimerNote(self._folder / f"timer-{uuid4().hex}.pickle")
+        if self._tried(replace(task, tell=note)) is not None:
+            return None
+        place = note.read()
+        return None if place is None else (place.component, place.key, place.order)
 
     def _killer(self, task: Any) -> int | None:
         """Place of what kills a task, by bisection; None if nothing does it by itself.

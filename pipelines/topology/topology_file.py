@@ -7,6 +7,7 @@ from importlib.util import module_from_spec, spec_from_file_location
 from typing import TYPE_CHECKING
 
 from sequitur.base.text import named
+from sequitur.consumer.reorder import ReorderMode
 from sequitur.consumer.reorder.late_policy import ROUTES, Output
 from sequitur.consumer.topology import Topology
 from sequitur.consumer.topology.transactional.builder import TransactionalTopology
@@ -73,6 +74,16 @@ def check_settings(reorder: ReorderSettings, process: ProcessSettings, topology:
         raise TopologyFileError(
             f'reorder.late_policy = "{reorder.late_policy}": late events would reach bolts out '
             "of order. Send them to a topic"
+        )
+    if topology.is_keyed and (why := process.why_not_keyed()) is not None:
+        raise TopologyFileError(
+            f"process.{why}: topology {topology.name!r} has keyed bolts, and what a failed event "
+            "did to its key could not be undone: leave the setting out"
+        )
+    if topology.is_keyed and reorder.mode is ReorderMode.LATEST:
+        raise TopologyFileError(
+            f'reorder.mode = "{reorder.mode}": topology {topology.name!r} has keyed bolts, and '
+            "events come out of order in that mode: leave the setting out"
         )
     if isinstance(topology, TransactionalTopology):
         _check_transactional(process, topology)

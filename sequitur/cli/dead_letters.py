@@ -78,7 +78,9 @@ class DeadLetter:
     def of(cls, record: TopicRecord) -> Self:
         reason, path = _text(record, DEAD_REASON_HEADER), _text(record, DEAD_PATH_HEADER, "")
         topic, file = _text(record, SOURCE_TOPIC_HEADER), _file(record)
-        is_made = "/" in topic  # no topic has such a name
+        has_bolt = record.header(DEAD_COMPONENT_HEADER) is not None
+        # No topic has such a name: a tuple that a bolt made, or a timer of a key.
+        is_made = "/" in topic or (topic in {"", "~"} and has_bolt)
         if is_made and file is None:
             raise _none_of(record, f"{topic!r} is not a topic, and no file has a tuple of a bolt")
         return cls(
@@ -190,11 +192,13 @@ def request_rows(letters: Iterable[DeadLetter]) -> pa.Table:
 
     from sequitur.pipelines.rows.columns import RUN_ARROW_SCHEMA  # noqa: PLC0415
 
-    latest: dict[Place, DeadLetter] = {}
+    latest: dict[tuple[Any, ...], DeadLetter] = {}
     for letter in letters:
-        known = latest.get(letter.source)
+        # Timers of several times may have one place.
+        place = letter.source, letter.event_time_ms, letter.key if letter.component else None
+        known = latest.get(place)
         if known is None or known.failed_at_ms <= letter.failed_at_ms:
-            latest[letter.source] = letter
+            latest[place] = letter
     rows = [
         {
             **letter.source._asdict(),

@@ -12,7 +12,8 @@ import psutil
 
 from sequitur.base.flags import given_flags
 from sequitur.cli.jobs import secrets_of
-from sequitur.pipelines.run_options import ReorderJob
+from sequitur.consumer.topology import ProcessSettings
+from sequitur.pipelines.run_options import ProcessJob, ReorderJob
 from tests.support import stopped_job
 from tests.support.job_process import JobProcess
 
@@ -32,6 +33,8 @@ class LocalJob(JobProcess):
         settings: The job's settings.
         more: Further flags, such as `--available-now`.
         stops_before: The document before which it is stopped; see `stopped_job`.
+        topology: File of a topology that runs behind it.
+        process: How the topology is run.
     """
 
     def __init__(
@@ -40,14 +43,20 @@ class LocalJob(JobProcess):
         settings: ReorderSettings,
         *more: str,
         stops_before: str | None = None,
+        topology: Path | None = None,
+        process: ProcessSettings | None = None,
     ) -> None:
         settings = settings.model_copy(update={"runner": "local"})
         whole = ReorderJob(kafka=kafka, reorder=settings)
+        words = ["reorder"]
+        if topology is not None:
+            whole = ProcessJob(kafka=kafka, reorder=settings, process=process or ProcessSettings())
+            words = ["process", str(topology)]
         self.has_workers = settings.small_batch_rows == 0
         program = ["-m", "sequitur"]
         if stops_before is not None:
             program = ["-P", str(Path(stopped_job.__file__)), stops_before]
-        command = [sys.executable, *program, "reorder", *given_flags(whole), *more]
+        command = [sys.executable, *program, *words, *given_flags(whole), *more]
         # Those of the tests themselves are no settings of the job's, which would refuse them.
         environment = {name: value for name, value in os.environ.items() if "SEQUITUR" not in name}
         super().__init__(command, environment | secrets_of(whole))

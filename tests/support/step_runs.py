@@ -22,6 +22,7 @@ from sequitur.pipelines.rows.selection import Selection
 from sequitur.pipelines.store.part_files import PartFile
 from sequitur.pipelines.topology.batch import DEAD_LETTERS, FileBatch, FileInput
 from sequitur.pipelines.topology.files import EVENT_COLUMNS, read_pending, write_waiting
+from sequitur.pipelines.topology.kept_keys import KeptKeys, with_changes
 from sequitur.pipelines.topology.output_files import OUTPUT_ORDER
 from sequitur.pipelines.topology.surviving_tasks import SurvivingTasks
 from sequitur.pipelines.workers import ThisProcess
@@ -36,7 +37,7 @@ if TYPE_CHECKING:
 
 _WRITES = (
     "write_waiting", "write_dead", "write_unfinished", "write_states", "write_roots", "write_made",
-    "write_acks", "write_verdicts",
+    "write_acks", "write_verdicts", "write_changes", "write_key_log",
 )  # fmt: skip
 _FOLDERS = ("outputs", "waiting", "unfinished", "states", "work")
 
@@ -74,6 +75,9 @@ class StepRuns:
         next_due_ms: When an event that waits is due.
         counts: Of all steps.
         waiting: Files of events that wait, by partition.
+        reached_ms: The event time that the next step reaches.
+        keys: What keyed bolts keep.
+        next_timer_ms: When the next timer of a key is due.
         states: Files of what bolts keep.
         number: Of the next step.
         life: Names a run of the job; with it bolts go on from step to step.
@@ -95,6 +99,9 @@ class StepRuns:
     life: str = ""
     ticks: Mapping[str, int] = field(default_factory=dict)
     watermark_ms: int | None = None
+    reached_ms: int | None = None
+    keys: Sequence[KeptKeys] = ()
+    next_timer_ms: int | None = None
 
     def step(self, given: Iterable[EventValues] = ()) -> None:
         """Run a step with those that wait, and with new events, in the partitions they say."""
@@ -105,7 +112,10 @@ class StepRuns:
             for place in range(self.partitions)
         ]
         tasks = _TasksHere(ThisProcess(lambda task: task), batch.folder / "work", max_crashes=2)
-        result = StepRun(batch, givens, self.states, tasks).run()
+        keys = {(one.component, one.task): one for one in self.keys}
+        result = StepRun(batch, givens, self.states, tasks, keys).run()
+        self.keys = with_changes(self.keys, result.keys)
+        self.next_timer_ms = result.next_timer_ms
         self.results.append(result)
         self.counts.update(result.counts)
         self.waiting = {place: list(paths) for place, paths in result.waiting.items()}
@@ -259,6 +269,8 @@ class StepRuns:
             watermark_ms=self.watermark_ms,
             ticks=self.ticks,
             life=self.life,
+            reached_ms=self.reached_ms,
+            key_folder=folder / "keyed",
         )
 
 

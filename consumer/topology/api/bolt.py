@@ -348,6 +348,8 @@ class Moment:
     ticks: Mapping[str, int] = field(default_factory=dict)
     # at the end of a run: only failed events are tried again, and bolts without input do not run
     only_retries: bool = False
+    # every event up to this event time comes in this batch, or came before; None: none is known
+    reached_ms: int | None = None
 
 
 def ticks_due(

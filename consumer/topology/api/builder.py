@@ -27,6 +27,7 @@ from sequitur.consumer.topology.api.groupings import (
     PartialKeyGrouping,
     ShuffleGrouping,
 )
+from sequitur.consumer.topology.api.keyed import KeyedBolt, why_no_state
 from sequitur.consumer.topology.api.tuple import (
     DEFAULT_STREAM,
     SYSTEM_COMPONENT,
@@ -145,6 +146,9 @@ class TopologyBuilder:
         made = bolt if isinstance(bolt, BaseBolt) else _function_bolt(component, bolt)
         tick_ms = _tick_ms(f"bolt {component!r}", tick_interval)
         _check_bolt(component, made, parallelism, concurrency)
+        is_keyed = isinstance(made, KeyedBolt)
+        if isinstance(made, KeyedBolt):
+            _check_keyed(component, made, parallelism, concurrency, tick_ms)
         streams = _streams_of(component, made)
         return self._add(
             Component(
@@ -154,7 +158,7 @@ class TopologyBuilder:
                 parallelism=parallelism,
                 concurrency=concurrency,
                 streams=streams,
-                tick_ms=self._tick_ms if tick_ms is None else tick_ms,
+                tick_ms=None if is_keyed else self._tick_ms if tick_ms is None else tick_ms,
             )
         )
 
@@ -202,6 +206,7 @@ class TopologyBuilder:
             raise TopologyBuildError(f"topology {self._name!r} has no spout: call set_spout")
         for one in components.values():
             check_inputs(one, components)
+            _check_keyed_inputs(one, components)
         ordered = in_reading_order(components)
         for one in ordered:
             check_pickles(one)
@@ -312,6 +317,15 @@ class Topology:
     def is_transactional(self) -> bool:
         """Whether a batch of it is a transaction (`TransactionalTopology`)."""
         return False
+
+    @property
+    def is_keyed(self) -> bool:
+        """Whether it has keyed bolts: what failed trees did to their keys is undone."""
+        return any(isinstance(one.bolt, KeyedBolt) for one in self.components.values())
+
+    @property
+    def keyed_bolts(self) -> tuple[str, ...]:
+        return tuple(one.id for one in self.bolts if isinstance(one.bolt, KeyedBolt))
 
     @property
     def commit_phase(self) -> frozenset[str]:
@@ -592,6 +606,51 @@ def _check_bolt(component: str, made: BaseBolt, parallelism: int | None, concurr
             f"bolt {component!r} is async: say how many calls may run side by side, "
             "with concurrency = 2 or more"
         )
+
+
+def _check_keyed(
+    component: str,
+    made: KeyedBolt,
+    parallelism: int | None,
+    concurrency: int,
+    tick_ms: int | None,
+) -> None:
+    whose = f"keyed bolt {component!r}"
+    if (why := why_no_state(type(made).state)) is not None:
+        raise TopologyBuildError(f"{whose}: its state {type(made).state!r} is no type: {why}")
+    if parallelism is not None:
+        raise TopologyBuildError(
+            f"{whose}: parallelism = {parallelism}: it runs in the tasks of the spout, which have "
+            "the events of its keys. Leave parallelism out"
+        )
+    if is_async(made) or concurrency > 1:
+        raise TopologyBuildError(
+            f"{whose}: its calls run one by one: leave concurrency out, and make slow calls in a "
+            "bolt that reads it"
+        )
+    if tick_ms is not None:
+        raise TopologyBuildError(
+            f"{whose}: a tick has no key: set timers with key.timer(), and leave tick_interval out"
+        )
+
+
+def _check_keyed_inputs(one: Component, components: Mapping[str, Component]) -> None:
+    if not isinstance(one.bolt, KeyedBolt):
+        return
+    whose = f"keyed bolt {one.id!r}"
+    for given in one.inputs:
+        read = components[given.component]
+        if read.kind is not Kind.SPOUT or given.grouping != FieldsGrouping(("key",)):
+            raise TopologyBuildError(
+                f"{whose} reads {given.component!r} by {given.grouping} grouping: it reads the "
+                'spout only, by fields_grouping(SPOUT, "key"), so that what a failed event did '
+                "to its key can be undone"
+            )
+        if read.tracked is not True:
+            raise TopologyBuildError(
+                f"{whose}: spout {read.id!r} leaves events untracked, and what they did could not "
+                "be undone: leave `tracked` out"
+            )
 
 
 def _check_name(what: str, name: str) -> None:

@@ -191,3 +191,12 @@ class Event(Tuple, eq=False):
         """The event's headers."""
         headers: Sequence[tuple[str, bytes | None]] = self.values[2] or ()
         return headers
+
+    @property
+    @abstractmethod
+    def behind(self) -> bool:
+        """Whether timers and ticks may have passed its time already.
+
+        That is so for rescued rows, for replayed dead letters, and for events after a silence.
+        Only the bolt that gets the event may ask, in its call.
+        """

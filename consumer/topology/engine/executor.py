@@ -26,8 +26,10 @@ from sequitur.consumer.topology.api.bolt import (
 )
 from sequitur.consumer.topology.api.builder import TreeFailure
 from sequitur.consumer.topology.api.groupings import Emitter
+from sequitur.consumer.topology.api.keyed import KeyedBolt
 from sequitur.consumer.topology.api.tuple import EventValues, Stream
 from sequitur.consumer.topology.engine.concurrency import CallPool, ConcurrentRunner
+from sequitur.consumer.topology.engine.keyed import KeyedRunner, StepKeys
 from sequitur.consumer.topology.engine.plan import (
     Elsewhere,
     Here,
@@ -51,7 +53,7 @@ from sequitur.consumer.topology.engine.trees import (
     TreeTracker,
     multi_anchored,
 )
-from sequitur.consumer.topology.settling.root import Root, is_made
+from sequitur.consumer.topology.settling.root import Root, is_own
 from sequitur.consumer.topology.transactional.attempt import Cause, Phase
 from sequitur.consumer.topology.transactional.builder import (
     TransactionalTopology,
@@ -273,6 +275,8 @@ class BoltTasks:
     def _runner_of(self, component: Component, context: Any, bolt: BaseBolt) -> Runner:
         environment = self._environment
         has_calls = component.concurrency > 1 and not environment.runs_inline
+        if environment.keys is not None and isinstance(bolt, KeyedBolt):
+            return KeyedRunner(environment, context, bolt, environment.keys)
         if not isinstance(self._topology, TransactionalTopology):
             if has_calls:
                 return ConcurrentRunner(environment, context, bolt, self._pool, component)
@@ -357,7 +361,8 @@ class Executor:
         self._start = start = start or Start()
         self._topology, self._placement, self._trace = topology, placement, trace
         # In a batch without events, unanchored tuples get a placeholder event of the batch's time.
-        self._trees = TreeTracker(rules, self._no_event(start.moment.now_ms))
+        no_event = self._no_event(start.moment.now_ms)
+        self._trees = TreeTracker(rules, no_event, dead_block=topology.is_keyed)
         self._environment = environment = Environment(
             topology,
             placement,
@@ -370,6 +375,7 @@ class Executor:
             trace,
             runs_inline,
             last_made=dict(start.last_made),
+            keys=StepKeys(start.keys, start.moment.reached_ms) if start.keys else None,
         )
         self._queue = environment.queue
         self._busy: list[Runner] = []  # in the middle of a call, while others get its tuples
@@ -440,7 +446,7 @@ class Executor:
         if trees.blocked and root.is_tracked and trees.is_blocked(values[0], root.order):
             self._open.hold(root)
             return False
-        if self._fed is not None and not is_made(values):
+        if self._fed is not None and not is_own(values):
             self._fed.append(root)
         return True
 

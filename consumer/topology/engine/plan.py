@@ -124,6 +124,7 @@ def plan(topology: Topology, partitions: int, parallelism: Mapping[str, int] | N
     """Divide a topology into stages."""
     asked = {one.id: one.parallelism for one in topology.bolts}
     asked |= {name: asked.get(name) or tasks for name, tasks in (parallelism or {}).items()}
+    asked |= dict.fromkeys(topology.keyed_bolts)  # they run in the spout's tasks
     members: list[list[str]] = [[topology.spout.id]]
     tasks = [partitions]
     of = {topology.spout.id: 0}

@@ -43,6 +43,8 @@ if TYPE_CHECKING:
     from sequitur.consumer.topology.api.builder import Topology
     from sequitur.consumer.topology.api.tuple import Stream
     from sequitur.consumer.topology.engine.executor import Wiring
+    from sequitur.consumer.topology.engine.key_store import KeyStore
+    from sequitur.consumer.topology.engine.keyed import StepKeys
     from sequitur.consumer.topology.engine.plan import Placement, Rules
     from sequitur.consumer.topology.engine.runner import Runner
     from sequitur.consumer.topology.engine.trees import TreeTracker
@@ -667,6 +669,8 @@ class Start:
     tracks_made: bool = True  # whether made tuples are tracked
     # the order of each task's last made tuple, by the task's key: later ones stand behind it
     last_made: Mapping[bytes, Order] = field(default_factory=dict)
+    # what the keyed bolts here keep, by component
+    keys: Mapping[str, KeyStore] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -701,6 +705,7 @@ class Environment:
     # roots of tuples made by a `finish_batch` that then raised. They count for nothing
     undone: list[Root] = field(default_factory=list)
     outcome: BatchOutcome = field(default_factory=BatchOutcome)  # how a try at a transaction went
+    keys: StepKeys | None = None  # the keys of keyed bolts; None if there are none here
 
     @property
     def transaction(self) -> Transaction | None:

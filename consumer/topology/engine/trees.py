@@ -81,6 +81,10 @@ class TrackedTuple(Tuple, eq=False):
 class TrackedEvent(TrackedTuple, Event, eq=False):
     """A tuple of the ordered stream."""
 
+    @property
+    def behind(self) -> bool:
+        return _is_behind(self)
+
 
 class BatchEvent(TrackedTuple, Event, eq=False):
     """An event in a transactional topology. Its first value is the transaction."""
@@ -100,6 +104,15 @@ class BatchEvent(TrackedTuple, Event, eq=False):
         headers: Sequence[tuple[str, bytes | None]] = self.values[3] or ()
         return headers
 
+    @property
+    def behind(self) -> bool:
+        return _is_behind(self)
+
+
+def _is_behind(event: TrackedTuple) -> bool:
+    watermark_ms = event.owner.context.watermark_ms
+    return watermark_ms is not None and event.event_time_ms <= watermark_ms
+
 
 class MultiAnchoredTuple(TrackedTuple, eq=False):
     more: tuple[tuple[Root, int], ...] = ()  # type: ignore[misc]
@@ -116,11 +129,13 @@ class TreeTracker:
     """Acks and fails trees, and holds back events behind those that failed."""
 
     __slots__ = (
-        "_keeps_order", "_policy", "blocked", "current", "event", "late_acks",
+        "_dead_block", "_keeps_order", "_policy", "blocked", "current", "event", "late_acks",
         "untracked_failures",
     )  # fmt: skip
 
-    def __init__(self, rules: Rules, event: Any) -> None:
+    def __init__(self, rules: Rules, event: Any, *, dead_block: bool = False) -> None:
+        """Let events that are given up hold others, too, if `dead_block`: until they are undone."""
+        self._dead_block = dead_block
         self.current: Root | None = None
         self.event = event
         self.blocked: dict[bytes, Order] = {}
@@ -153,7 +168,7 @@ class TreeTracker:
             return
         if root.failure is None:
             root.failure = failure
-            if not self._policy.gives_up(root.attempt, failure.reason):
+            if self._dead_block or not self._policy.gives_up(root.attempt, failure.reason):
                 self.block(root.key, root.order)
 
     def gives_up(self, root: Root, reason: FailReason) -> bool:
@@ -222,6 +237,7 @@ class OpenTrees:
         self.unfinished: list[UnfinishedEvent] = []
         self._trees = environment.trees
         self._rules = environment.rules
+        self._dead_block = environment.topology.is_keyed
         self._start = environment.start
         self._spout = environment.topology.spout.id
         self._shared = environment.shared
@@ -295,6 +311,7 @@ class OpenTrees:
             policy=self._rules.retry,
             random=self._start.random,
             keeps_order=self._rules.ordering is Ordering.KEY,
+            dead_block=self._dead_block,
         )
         columns = settled.outcomes, settled.attempts, settled.retry_at_ms
         for root, outcome, attempts, retry_at_ms in zip(
@@ -305,7 +322,7 @@ class OpenTrees:
                 continue
             if outcome == EventOutcome.HELD:
                 root.is_held = True
-            if outcome != EventOutcome.DEAD:
+            if outcome != EventOutcome.DEAD or self._dead_block:
                 # Further events of its key may be fed after `max_spout_pending` cut the batch.
                 self._trees.block(root.key, root.order)
             self.unfinished.append(

@@ -165,6 +165,7 @@ def settle(
     random: float,
     shared: Sequence[Places] = (),
     keeps_order: bool = True,
+    dead_block: bool = False,
 ) -> Settlement:
     """Settle a batch: say which of its events are done, tried again, held or dead.
 
@@ -175,6 +176,8 @@ def settle(
     - An event is held when it shares an output with an event that is not done: that output cannot
       go out. It would be lost if one of the two were taken as done.
     - A held event holds others in turn.
+    - If `dead_block`, an event that is given up holds the later ones of its key once: they have run
+      on what it did to the key's state, which is undone.
     """
     failed, is_dead, is_held = (np.zeros(len(keys), np.bool_) for _ in range(3))
     is_held[list(held)] = True
@@ -183,7 +186,7 @@ def settle(
         is_dead[place] = policy.gives_up(int(attempts[place]), reason)
     unfinished = failed | is_held
     is_held = (is_held & ~failed) | held_back(
-        keys, unfinished, is_dead, shared, keeps_order=keeps_order
+        keys, unfinished, is_dead & (not dead_block), shared, keeps_order=keeps_order
     )
     again = failed & ~is_dead
     outcomes = np.zeros(len(keys), np.int8)
@@ -209,6 +212,7 @@ def settle_roots(
     policy: RetryPolicy,
     random: float,
     keeps_order: bool = True,
+    dead_block: bool = False,
 ) -> Settlement:
     """Settle a batch, as `settle` does, by what its roots know."""
     places = {root: place for place, root in enumerate(roots)}
@@ -223,6 +227,7 @@ def settle_roots(
         random=random,
         shared=[np.array(several, np.intp) for several in together],
         keeps_order=keeps_order,
+        dead_block=dead_block,
     )
 
 

@@ -117,6 +117,55 @@ def _place_and_key(component: str, task: int) -> tuple[str, bytes]:
     return place, f"\0{place}".encode()
 
 
+BEFORE_EVENTS: Final = ""
+AFTER_EVENTS: Final = "~"
+"""The topic of a timer that is called before the events of its time, and after them: the names of
+Kafka's topics are between the two."""
+
+
+class TimerPlace(NamedTuple):
+    """A timer of a key: whose it is, and where it stands among the events.
+
+    A timer that waits does so in the form of an event of its key. The offset is the number of its
+    setting, the partition a hash of bolt and key.
+    """
+
+    component: str
+    key: bytes
+    name: str
+    order: Order
+
+    def event(self, at_ms: int, *, is_replayed: bool = False) -> tuple[Any, ...]:
+        """Return the timer as an event: the values of `EventValues`."""
+        said = msgspec.json.encode(
+            {"bolt": self.component, "timer": self.name, "at_ms": at_ms}
+            | ({"replayed": True} if is_replayed else {})
+        )
+        time_ms = self.order[0]
+        return self.key, said, (), *self.order, time_ms
+
+
+def is_timer(event: tuple[Any, ...]) -> bool:
+    """Return whether an event's values are those of a timer."""
+    return event[4] in {BEFORE_EVENTS, AFTER_EVENTS} and event[0] is not None
+
+
+def is_own(event: tuple[Any, ...]) -> bool:
+    """Return whether an event's values are of no event, but of what a bolt made or set."""
+    return is_made(event) or is_timer(event)
+
+
+def timer_of(event: tuple[Any, ...]) -> tuple[TimerPlace, int]:
+    """Return a timer from its event's values, and when it was to be called."""
+    said = msgspec.json.decode(event[1])
+    return TimerPlace(said["bolt"], event[0], said["timer"], event[3:7]), said["at_ms"]
+
+
+def is_replayed_timer(event: tuple[Any, ...]) -> bool:
+    """Return whether a timer was given up and is given back: its key has it no longer."""
+    return is_timer(event) and bool(msgspec.json.decode(event[1]).get("replayed"))
+
+
 class MadeTuple(NamedTuple):
     """A tuple that a task makes by itself: at a tick or at the end of a batch, without an event.
 

@@ -29,6 +29,8 @@ if TYPE_CHECKING:
 
     from sequitur.consumer.topology.api.builder import Topology, TreeFailure
     from sequitur.consumer.topology.engine.executor import Executor
+    from sequitur.consumer.topology.engine.key_store import KeyChange, KeyStore
+    from sequitur.consumer.topology.engine.keyed import KeyLog
     from sequitur.consumer.topology.engine.plan import OutputRecord, Plan, Rules, Sent, Stage
     from sequitur.consumer.topology.engine.runner import Instances
     from sequitur.consumer.topology.engine.task_output import Trace
@@ -157,6 +159,7 @@ class Told:
     roots_file: Handle = None  # the roots of the events that it emitted
     made_file: Handle = None  # its made tuples
     made_roots_file: Handle = None  # the roots of its made tuples, those in `undone` included
+    timers_file: Handle = None  # the timers that it called, as their roots' ids and events
     # ids of the roots of made tuples that count for nothing: their `finish_batch` raised
     undone: frozenset[int] = frozenset()
     acks_file: Handle = None  # what it knows of roots
@@ -198,6 +201,11 @@ class TaskResult:
     unfinished_file: Handle = None  # ids of roots that are not done
     # the snapshots of bolts, by component and task
     states: Mapping[tuple[str, int], Handle] = field(default_factory=dict)
+    # what it has changed of the keys of keyed bolts, by component and task: if all is done that
+    # it was given, where ackers decide on it
+    keys: Mapping[tuple[str, int], Handle] = field(default_factory=dict)
+    key_log: Handle = None  # what undoes that
+    next_timer_ms: int | None = None  # when the next timer of a key is due; None without any
     # the order of each task's last made tuple that waited, by the task's key
     behind: Mapping[bytes, Order] = field(default_factory=dict)
     told: Told = field(default_factory=Told)  # empty if no ackers decide
@@ -294,6 +302,8 @@ class StepBatch(ABC):
     # the bolts that get a tick, and their intervals in ms
     ticks: Mapping[str, int] = field(default_factory=dict)
     only_retries: bool = False  # at the end of a run: only what failed is tried again
+    # every event up to this event time comes in this step, or came before; None: none is known
+    reached_ms: int | None = None
     transaction: Transaction | None = None
     run: str = ""  # names this run of the step; unique in a life of the job
     counted: frozenset[str] = frozenset()  # the newest runs of earlier steps whose results counted
@@ -333,7 +343,14 @@ class StepBatch(ABC):
 
     @property
     def moment(self) -> Moment:
-        return Moment(self.seed[0], self.now_ms, self.watermark_ms, self.ticks, self.only_retries)
+        return Moment(
+            self.seed[0],
+            self.now_ms,
+            self.watermark_ms,
+            self.ticks,
+            self.only_retries,
+            self.reached_ms,
+        )
 
     def ticks_of(self, stage: Stage) -> tuple[str, ...]:
         """Return the bolts of a stage that get a tick. Ticks come first."""
@@ -409,6 +426,22 @@ class StepBatch(ABC):
     @abstractmethod
     def read_state(self, state: Handle) -> bytes:
         """Read a bolt's snapshot, pickled."""
+
+    @abstractmethod
+    def key_store(self, place: tuple[str, int], keys: Sequence[Handle]) -> KeyStore:
+        """Return what a task of a keyed bolt keeps: what it kept before, and changes since."""
+
+    @abstractmethod
+    def write_changes(self, changes: Sequence[KeyChange], wave: int = 0) -> Handle:
+        """Leave what a wave of a step has changed of a task's keys."""
+
+    @abstractmethod
+    def write_key_log(self, log: KeyLog) -> Handle:
+        """Leave what undoes a step's changes, until it is known which events are done."""
+
+    @abstractmethod
+    def read_key_log(self, log: Handle) -> KeyLog:
+        """Read what `write_key_log` left."""
 
     @abstractmethod
     def write_roots(self, roots: Sequence[Root]) -> Handle:

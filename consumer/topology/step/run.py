@@ -18,6 +18,7 @@ from sequitur.consumer.topology.api.builder import TreeFailure
 from sequitur.consumer.topology.engine.runner import FINISH_OVERRAN
 from sequitur.consumer.topology.engine.task_output import finish_words
 from sequitur.consumer.topology.step.tasks import AckerTask, SpoutTask, StageTask
+from sequitur.consumer.topology.step.undone_keys import UndoTask
 from sequitur.consumer.topology.step.verdicts import UnfinishedRoots, VerdictTask, decide
 from sequitur.errors import ConservationError
 
@@ -175,6 +176,9 @@ class StepResult:
     waiting: dict[int, list[Handle]] = field(default_factory=dict)
     # the snapshots of bolts, by component and task
     states: dict[tuple[str, int], Handle] = field(default_factory=dict)
+    # what it has changed of the keys of keyed bolts, by component and task; the newest last
+    keys: dict[tuple[str, int], list[Handle]] = field(default_factory=dict)
+    next_timer_ms: int | None = None  # when the next timer of a key is due; None without any
     # bolts whose `finish_batch` raised, and what
     finish_failures: list[tuple[str, str]] = field(default_factory=list)
     # after a transaction's processing phase: the tuples for its commit phase
@@ -191,7 +195,10 @@ class StepRun:
         givens: Sequence[TaskInput],
         states: Mapping[tuple[str, int], Handle],
         tasks: Tasks,
+        keys: Mapping[tuple[str, int], Handle] | None = None,
     ) -> None:
+        """Begin with `states`, the snapshots of bolts, and `keys`, what keyed bolts keep."""
+        self._keys = keys or {}
         self._batch = batch
         self._givens = givens
         self._tasks = tasks
@@ -200,7 +207,9 @@ class StepRun:
 
     def run(self) -> StepResult:
         if self._batch.plan.is_local:
-            self._take_all(self._run(self._spout_tasks((0, None), 0)))
+            results = self._run(self._spout_tasks((0, None), 0))
+            self._take_all(results)
+            self._take_keys(results)
         else:
             self._in_waves()
         return self._finished()
@@ -239,8 +248,10 @@ class StepRun:
         for one in results:
             for key, order in one.last_made.items():
                 self._last_made[key] = max(order, self._last_made.get(key, order))
+        verdicts: Sequence[Sequence[EventVerdict]] = [[] for _ in spouts]
         if self._batch.ackers:
-            self._decide(spouts, results, window)
+            verdicts = self._decide(spouts, results, window)
+        self._take_keys(self._with_undone(spouts, verdicts, wave))
         return any(one.has_more for one in spouts)
 
     def _with_later_stages(self, spouts: Sequence[TaskResult], wave: int) -> list[TaskResult]:
@@ -270,9 +281,19 @@ class StepRun:
                 window=window,
                 wave=wave,
                 made=dict(self._last_made),
+                keys=self._keys_of(given.partition),
             )
             for given in self._givens
         ]
+
+    def _keys_of(self, task: int) -> dict[tuple[str, int], Sequence[Handle]]:
+        """Return what a task's keyed bolts keep, with what earlier waves have changed."""
+        found: dict[tuple[str, int], Sequence[Handle]] = {}
+        for component in self._batch.topology.keyed_bolts:
+            where = component, task
+            before = (self._keys[where],) if where in self._keys else ()
+            found[where] = (*before, *self._result.keys.get(where, ()))
+        return found
 
     def _with_waiting(self, given: TaskInput) -> TaskInput:
         """Return a task's events, with those that an earlier wave left waiting."""
@@ -318,14 +339,50 @@ class StepRun:
 
     def _decide(
         self, spouts: Sequence[TaskResult], results: Sequence[TaskResult], window: Window
-    ) -> None:
-        """Run the ackers, and leave the events that are not done by their verdicts."""
+    ) -> Sequence[Sequence[EventVerdict]]:
+        """Run the ackers, and leave the events that are not done by their verdicts.
+
+        Returns the verdicts, by first-stage task.
+        """
         acked, verdicts = self._verdicts(spouts, results)
         self._result.counts["acked"] += acked
         made: dict[int, list[Handle]] = {}
         for place, one in self._by_place(results):
             made.setdefault(place, []).append(one.told.made_file)
+        for place, one in enumerate(spouts):
+            if one.told.timers_file is not None:
+                made.setdefault(place, []).append(one.told.timers_file)
         self._leave(verdicts, [one.told.roots_file for one in spouts], window, made)
+        return verdicts
+
+    def _with_undone(
+        self, spouts: Sequence[TaskResult], verdicts: Sequence[Sequence[EventVerdict]], wave: int
+    ) -> list[TaskResult]:
+        """Return what has changed of keys, without what events did that are not done."""
+        undo = {
+            place: UndoTask(
+                self._batch, given, one.key_log, one.told.timers_file, verdicts[place], wave
+            )
+            for place, (given, one) in enumerate(zip(self._givens, spouts, strict=True))
+            if verdicts[place] and one.key_log is not None
+        }
+        results = list(spouts)
+        if undo:
+            undone = self._tasks.repeat(list(undo.values()))
+            for place, one in zip(undo, undone, strict=True):
+                results[place] = one
+                one.next_timer_ms = _least(one.next_timer_ms, spouts[place].next_timer_ms)
+        return results
+
+    def _take_keys(self, results: Sequence[TaskResult]) -> None:
+        batch, result = self._batch, self._result
+        due_ms = result.next_timer_ms = _least(*(one.next_timer_ms for one in results))
+        if due_ms is not None and batch.reached_ms is not None and due_ms <= batch.reached_ms:
+            # It stood behind an event that was given up in this step.
+            result.next_due_ms = _least(result.next_due_ms, batch.now_ms)
+        for one in results:
+            for where, changes in one.keys.items():
+                result.keys.setdefault(where, []).append(changes)
 
     def _by_place(self, results: Sequence[TaskResult]) -> list[tuple[int, TaskResult]]:
         """Return results with made tuples, each with the first-stage task where these wait.

@@ -10,18 +10,27 @@ from __future__ import annotations
 import contextlib
 import itertools
 import random
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
 from sequitur.consumer.topology.api.tuple import EventValues
 from sequitur.consumer.topology.engine.executor import Executor
+from sequitur.consumer.topology.engine.keyed_executor import KeyedExecutor
 from sequitur.consumer.topology.engine.plan import Ordering
 from sequitur.consumer.topology.engine.task_output import Start
 from sequitur.consumer.topology.settling.acker import Acker, AckFlag, columns
-from sequitur.consumer.topology.settling.outcomes import numbered, runs_now
-from sequitur.consumer.topology.settling.root import Root, is_made, last_orders
+from sequitur.consumer.topology.settling.outcomes import EventOutcome, numbered, runs_now
+from sequitur.consumer.topology.settling.root import (
+    Root,
+    is_made,
+    is_own,
+    is_timer,
+    last_orders,
+    timer_of,
+)
 from sequitur.consumer.topology.step.batch import (
     EventVerdict,
     NoOutputs,
@@ -37,8 +46,9 @@ if TYPE_CHECKING:
 
     from sequitur.consumer.topology.api.builder import TreeFailure
     from sequitur.consumer.topology.engine.executor import ExecutorResult
+    from sequitur.consumer.topology.engine.key_store import KeyStore
     from sequitur.consumer.topology.engine.plan import Stage
-    from sequitur.consumer.topology.settling.root import Order
+    from sequitur.consumer.topology.settling.root import Order, TimerPlace
     from sequitur.consumer.topology.step.batch import (
         Exchange,
         Handle,
@@ -60,6 +70,8 @@ class Trial:
     poison: frozenset[int] = frozenset()  # places of items that are known to kill the process
     # places of items that fail, and why: a `finish_batch` raises whenever it gets them
     blamed: tuple[tuple[int, TreeFailure], ...] = ()
+    # timers that are known to kill the process: bolt, key and order of each
+    killers: frozenset[tuple[str, bytes, Order]] = frozenset()
 
     def of(self, items: Iterable[Any]) -> Iterator[tuple[int, Any]]:
         """Return the items of this part, each with its place."""
@@ -70,7 +82,12 @@ class Trial:
         last = None if self.last is None else max(0, self.last - count)
         poison = frozenset(place - count for place in self.poison if place >= count)
         blamed = tuple((place - count, why) for place, why in self.blamed if place >= count)
-        return Trial(max(0, self.first - count), last, poison, blamed)
+        return Trial(max(0, self.first - count), last, poison, blamed, self.killers)
+
+    @property
+    def is_all(self) -> bool:
+        """Whether no event and no tuple is left out."""
+        return self.is_whole and not self.poison and not self.blamed
 
     @property
     def is_whole(self) -> bool:
@@ -95,6 +112,10 @@ class SpoutTask:
     blames: bool = True
     # the order of the last tuple that each task made by itself in an earlier wave, by its key
     made: Mapping[bytes, Order] = field(default_factory=dict)
+    # what the task of each keyed bolt kept before, and changes of earlier waves
+    keys: Mapping[tuple[str, int], Sequence[Handle]] = field(default_factory=dict)
+    # gets the timer that is called, and None after it: what kills the process was called last
+    tell: Callable[[TimerPlace | None], None] | None = None
 
     @property
     def weight(self) -> int:
@@ -119,13 +140,17 @@ class SpoutTask:
         result.behind = last_orders(one.event for one in waiting)
         with _running(executor, batch):
             executor.make_behind(result.behind)
+            if isinstance(executor, KeyedExecutor):
+                executor.keys.waiting.update(_waiting_timers(waiting))
             _give_ticks(executor, self._ticks, self.trial)
             after_ticks = self.trial.after(len(self._ticks))
-            if after_ticks == WHOLE:
+            if after_ticks.is_all:
                 result.made_tried = self._feed_waiting(waiting, executor, unfinished)
                 result.taken = self._feed_new(executor)
             else:
                 self._feed_part(after_ticks, waiting, executor, unfinished, result)
+            if isinstance(executor, KeyedExecutor) and not self._has_more(result.taken):
+                executor.call_rest()  # else events of later waves may come before
             executor.finish()
             result.states = batch.write_states(executor.snapshots(), self.states)
             result.has_to_blame = self.blames and executor.has_to_blame
@@ -134,7 +159,13 @@ class SpoutTask:
         found = executor.result()
         result.has_more = self._has_more(result.taken)
         result.acked = found.acked
+        if isinstance(executor, KeyedExecutor):
+            for place, at_ms in executor.killed:
+                unfinished.add_killer(place.event(at_ms), 1)
+            self._leave_keys(executor, found, unfinished.skipped, result)
         self._leave_unfinished(found, unfinished, result)
+        if isinstance(executor, KeyedExecutor):
+            result.made_left += len(executor.killed)
         if sends is not None:
             sends.close()
             result.tuples_file, result.tuples = sends.path, sends.index
@@ -143,6 +174,9 @@ class SpoutTask:
             emitted = [root for root in roots if root.is_tracked]
             result.acked += len(roots) - len(emitted)
             result.told = _told(found, emitted, batch, is_spout=True)
+            if isinstance(executor, KeyedExecutor) and executor.called:
+                told = batch.write_made(executor.called)
+                result.told = replace(result.told, timers_file=told)
         _tell_counts(found, outputs, result)
         return result
 
@@ -162,10 +196,8 @@ class SpoutTask:
         for root, pending, runs in zip(ids, waiting, self._run_now(waiting), strict=False):
             event = pending.event
             if runs:
-                is_own = is_made(event)
-                made += is_own
                 root_ = self._root(root, event, pending.attempts + 1)
-                executor.feed(root_, event, is_own=is_own)
+                made += _feed(executor, root_, event)
             else:
                 executor.hold_back(event[0], event[3:7])
                 unfinished.skip(pending)
@@ -198,22 +230,26 @@ class SpoutTask:
         for place, (root, pending, event) in trial.of(self.given.all(self.window)):
             attempt = 1 if pending is None else pending.attempts + 1
             result.taken += pending is None
-            is_own = pending is not None and is_made(event)
+            is_it_own = pending is not None and is_own(event)
             if pending is not None and not runs[place]:
                 executor.hold_back(event[0], event[3:7])
                 unfinished.skip(pending)
             elif place in trial.poison:
                 unfinished.add_killer(event, attempt)
+                if is_timer(event) and isinstance(executor, KeyedExecutor):
+                    executor.keys.drop(timer_of(event)[0])
             else:
-                result.made_tried += is_own
+                result.made_tried += is_it_own
                 if place in blamed:
                     executor.refuse(self._root(root, event, attempt), event, blamed[place])
+                elif is_it_own:
+                    _feed(executor, self._root(root, event, attempt), event)
                 else:
-                    executor.feed(self._root(root, event, attempt), event, is_own=is_own)
+                    executor.feed(self._root(root, event, attempt), event)
 
     def _root(self, root: int, event: tuple[Any, ...], attempt: int) -> Root:
         tracked: Any = self.batch.topology.spout.tracked if self.batch.ackers else False
-        if is_made(event):
+        if is_own(event):
             tracked = bool(self.batch.ackers)
         if not isinstance(tracked, bool):
             try:
@@ -238,6 +274,31 @@ class SpoutTask:
 
     def _has_more(self, taken: int) -> bool:
         return self.window[1] is not None and taken == self.window[1] - self.window[0]
+
+    def _leave_keys(
+        self,
+        executor: KeyedExecutor,
+        found: ExecutorResult,
+        skipped: Sequence[PendingEvent],
+        result: TaskResult,
+    ) -> None:
+        """Leave what has changed of keys: what is done, where that is known here."""
+        batch, log, task = self.batch, executor.keys.log, self.given.partition
+        left = {one.root.id: one for one in found.unfinished}
+        log.undo(left)
+        for one in left.values():
+            if one.outcome is EventOutcome.DEAD and is_timer(one.root.event):
+                executor.keys.drop(timer_of(one.root.event)[0])
+        executor.drop_failed()
+        result.keys = {
+            (component, task): batch.write_changes(changes, self.wave)
+            for component, changes in log.changes().items()
+        }
+        if not batch.plan.is_local and log.left:
+            result.key_log = batch.write_key_log(log)
+        blocked = {one.event[0] for one in skipped}
+        blocked |= {one.root.key for one in left.values() if one.outcome is not EventOutcome.DEAD}
+        result.next_timer_ms = executor.keys.next_timer_ms(blocked)
 
     def _leave_unfinished(
         self, found: ExecutorResult, unfinished: UnfinishedEvents, result: TaskResult
@@ -391,7 +452,15 @@ def _executor(  # noqa: PLR0917 - private, and each is of a type of its own
     instances = None if batch.is_rehearsal(stage) else batch.instances
     if instances is not None:
         instances.begin(batch.run, batch.counted)
-    return Executor(
+    keys: dict[str, KeyStore] = {}
+    made: Callable[..., Executor] = Executor
+    if isinstance(of, SpoutTask) and batch.topology.is_keyed:
+        keys = {
+            component: batch.key_store((component, task), of.keys.get((component, task), ()))
+            for component in batch.topology.keyed_bolts
+        }
+        made = partial(KeyedExecutor, killers=of.trial.killers, tell=of.tell)
+    return made(
         batch.topology,
         batch.plan.placement(stage, task),
         batch.rules,
@@ -408,11 +477,27 @@ def _executor(  # noqa: PLR0917 - private, and each is of a type of its own
             offsets=batch.offsets(of.made.values()),
             tracks_made=bool(batch.ackers),
             last_made=of.made,
+            keys=keys,
         ),
         instances=instances,
         trace=batch.trace,
         runs_inline=batch.runs_inline,
     )
+
+
+def _feed(executor: Executor, root: Root, event: tuple[Any, ...]) -> bool:
+    """Feed a waiting event; return whether it is of no event, but of what a bolt made or set."""
+    if is_timer(event):
+        assert isinstance(executor, KeyedExecutor), "a timer waits, and no bolt is keyed"
+        executor.feed_timer(root, event)
+        return True
+    made = is_made(event)
+    executor.feed(root, event, is_own=made)
+    return made
+
+
+def _waiting_timers(waiting: Iterable[PendingEvent]) -> Iterator[TimerPlace]:
+    return (timer_of(one.event)[0] for one in waiting if is_timer(one.event))
 
 
 def _hold_back(executor: Executor, orders: Mapping[bytes, Order]) -> None:

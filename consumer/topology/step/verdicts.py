@@ -14,7 +14,12 @@ from sequitur.consumer.topology.api.tuple import EventValues
 from sequitur.consumer.topology.engine.plan import Ordering
 from sequitur.consumer.topology.settling.acker import AckFlag
 from sequitur.consumer.topology.settling.outcomes import EventOutcome, next_due_ms, numbered, settle
-from sequitur.consumer.topology.settling.root import component_of, is_made, never_acked
+from sequitur.consumer.topology.settling.root import (
+    component_of,
+    is_made,
+    is_own,
+    never_acked,
+)
 from sequitur.consumer.topology.step.batch import (
     EventVerdict,
     PendingEvent,
@@ -40,7 +45,7 @@ class UnfinishedEvents:
 
     def __init__(self, batch: StepBatch) -> None:
         self._batch = batch
-        self._skipped: list[PendingEvent] = []
+        self.skipped: list[PendingEvent] = []
         self._again: list[PendingEvent] = []
         self._dead: list[PendingEvent] = []
         self._roots: list[int] = []
@@ -48,14 +53,14 @@ class UnfinishedEvents:
 
     def skip(self, pending: PendingEvent) -> None:
         """Add an event that waits and was not tried in this step."""
-        self._skipped.append(pending)
+        self.skipped.append(pending)
 
     def add(self, event: tuple[Any, ...], verdict: EventVerdict) -> None:
         """Add an event that was tried or held, with its verdict."""
         one = verdict.pending_event(event)
-        if is_made(event):
+        if is_own(event):
             self._made += 1
-            if one.reason == FailReason.NEVER_ACKED:
+            if one.reason == FailReason.NEVER_ACKED and is_made(event):
                 one = one._replace(path=component_of(event))
         (self._dead if verdict.is_dead else self._again).append(one)
         self._roots.append(verdict.id)
@@ -74,13 +79,13 @@ class UnfinishedEvents:
     def write(self, result: TaskResult) -> None:
         """Leave them for later steps and for the sink."""
         batch = self._batch
-        waiting = sorted((*self._skipped, *self._again), key=lambda one: one.event[3:7])
+        waiting = sorted((*self.skipped, *self._again), key=lambda one: one.event[3:7])
         for one in (*self._again, *self._dead):
             if one.reason is not None:
                 result.failed[one.reason] = result.failed.get(one.reason, 0) + 1
         result.made_left = self._made
-        result.made_waiting = sum(1 for one in waiting if is_made(one.event))
-        result.made_dead = sum(1 for one in self._dead if is_made(one.event))
+        result.made_waiting = sum(1 for one in waiting if is_own(one.event))
+        result.made_dead = sum(1 for one in self._dead if is_own(one.event))
         result.waiting = len(waiting) - result.made_waiting
         result.dead = len(self._dead) - result.made_dead
         result.next_due_ms = _next_due_ms(waiting, batch)
@@ -103,7 +108,7 @@ class UnfinishedEvents:
             notify(hook, AckedEvent(EventValues(*event), attempt, took_ms))
         for is_dead, several in ((False, self._again), (True, self._dead)):
             for one in several:
-                if one.reason is None or is_made(one.event):
+                if one.reason is None or is_own(one.event):
                     continue
                 reason, path = FailReason(one.reason), components_of(one.path)
                 failure = TreeFailure(reason, one.detail or "", path)
@@ -173,6 +178,7 @@ def decide(
         random=random.Random(hash(batch.seed)).random(),
         shared=[places_of(several) for several in found.shared],
         keeps_order=batch.rules.ordering is Ordering.KEY,
+        dead_block=batch.topology.is_keyed,
     )
     verdicts, begin = [], 0
     for count in emitted.counts:
@@ -222,7 +228,7 @@ class VerdictTask:
             verdict = verdicts.get(root)
             if verdict is not None:
                 unfinished.add(event, verdict)
-            elif root in attempts and not is_made(event):
+            elif root in attempts and not is_own(event):
                 done.append((event, attempts[root]))
         for root, event in (one for several in self.made for one in self.batch.read_made(several)):
             if root in verdicts:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, TypeAlias
 
 import numpy as np
 
+from sequitur.consumer.topology.engine.key_store import MemoryKeyStore
 from sequitur.consumer.topology.engine.plan import Sent, order_of
 from sequitur.consumer.topology.settling.acker import acker_of
 from sequitur.consumer.topology.settling.outcomes import numbered
@@ -16,6 +17,8 @@ from sequitur.consumer.topology.step.batch import EmittedRoots, StepBatch, TaskI
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
+    from sequitur.consumer.topology.engine.key_store import KeyChange
+    from sequitur.consumer.topology.engine.keyed import KeyLog
     from sequitur.consumer.topology.engine.plan import OutputRecord
     from sequitur.consumer.topology.engine.runner import Instances
     from sequitur.consumer.topology.settling.root import Root
@@ -96,6 +99,28 @@ class InMemoryBatch(StepBatch):
 
     def read_state(self, state: bytes) -> bytes:
         return state
+
+    def key_store(
+        self, place: tuple[str, int], keys: Sequence[MemoryKeyStore | list[KeyChange]]
+    ) -> MemoryKeyStore:
+        del place
+        if len(keys) == 1 and isinstance(keys[0], MemoryKeyStore):
+            return keys[0]
+        store = MemoryKeyStore()
+        for one in keys:
+            store.take_in(one.all() if isinstance(one, MemoryKeyStore) else one)
+        return store
+
+    def write_changes(self, changes: Sequence[KeyChange], wave: int = 0) -> list[KeyChange]:
+        del wave
+        return list(changes)
+
+    def write_key_log(self, log: KeyLog) -> bytes:
+        return pickle.dumps(log, protocol=5)
+
+    def read_key_log(self, log: bytes) -> KeyLog:
+        found: KeyLog = pickle.loads(log)  # noqa: S301 - our own
+        return found
 
     def write_roots(self, roots: Sequence[Root]) -> list[Root]:
         return [root for root in roots if root.is_tracked]

@@ -21,6 +21,7 @@ from sequitur.consumer.topology.api.builder import (
     notify,
 )
 from sequitur.consumer.topology.api.tuple import EventValues, Place
+from sequitur.consumer.topology.engine.key_store import MemoryKeyStore
 from sequitur.consumer.topology.engine.plan import (
     Plan,
     plan,
@@ -29,7 +30,7 @@ from sequitur.consumer.topology.engine.plan import (
 )
 from sequitur.consumer.topology.engine.runner import Instances
 from sequitur.consumer.topology.settling.outcomes import due_ms
-from sequitur.consumer.topology.settling.root import is_made, readable
+from sequitur.consumer.topology.settling.root import is_made, is_own, readable
 from sequitur.consumer.topology.step.batch import components_of
 from sequitur.consumer.topology.step.run import CountedRuns, StepRun, TasksHere
 from sequitur.consumer.topology.tester.in_memory import InMemoryBatch, InMemoryInput, in_order
@@ -113,6 +114,8 @@ class TopologyTester:
                 + ("TransactionTester" if topology.is_transactional else "TopologyTester")
             )
         self._settings = settings or ProcessSettings()
+        if topology.is_keyed and (why := self._settings.why_not_keyed()) is not None:
+            raise TopologyError(f"process.{why}: topology {topology.name!r} has keyed bolts")
         self._hook = _Hook(self, topology.hook)
         self._topology = replace(topology, hook=self._hook)
         self._plan = _planned(topology, parallelism, partitions)
@@ -124,6 +127,7 @@ class TopologyTester:
         self._waiting: dict[int, list[Handle]] = {}
         self._next_due_ms: int | None = None
         self._states: Mapping[tuple[str, int], Handle] = {}
+        self._keys: dict[tuple[str, int], MemoryKeyStore] = {}
         self._instances = Instances()
         self._counted = CountedRuns()
         self._runs = itertools.count(1)
@@ -221,6 +225,9 @@ class TopologyTester:
         recorder = TreeRecorder()
         self._hook.batch = recorder
         token = _running.set(self)
+        times_ms = [self._reached_ms, watermark_ms, *(event.event_time_ms for event in new)]
+        known = [time_ms for time_ms in times_ms if time_ms is not None]
+        self._reached_ms = max(known, default=None)
         try:
             batch = self._batch(recorder)
             result = self._carried_out(batch, inputs)
@@ -231,9 +238,6 @@ class TopologyTester:
             self.acked += new
         self._take_in(result)
         self._ran_ms, self._batches = batch.now_ms, self._batches + 1
-        times_ms = [self._reached_ms, watermark_ms, *(event.event_time_ms for event in new)]
-        known = [time_ms for time_ms in times_ms if time_ms is not None]
-        self._reached_ms = max(known, default=None)
         waiting_ms = result.least_waiting_ms
         self._watermark_ms = watermark_after(self._watermark_ms, self._reached_ms, waiting_ms)
 
@@ -269,7 +273,7 @@ class TopologyTester:
         ]
 
     def _carried_out(self, batch: InMemoryBatch, inputs: Inputs) -> StepResult:
-        return StepRun(batch, inputs(None), self._states, TasksHere()).run()
+        return StepRun(batch, inputs(None), self._states, TasksHere(), self._keys).run()
 
     def _batch(self, recorder: TreeRecorder) -> InMemoryBatch:
         ackers = self._settings.ackers
@@ -281,6 +285,7 @@ class TopologyTester:
             now_ms=self._now_ms,
             seed=(self._batches, self._seed),
             watermark_ms=self._watermark_ms,
+            reached_ms=self._reached_ms,
             ticks=ticks_due(self._topology.tick_intervals_ms, self._ran_ms, self._now_ms),
             now_s=lambda: self._now_s,
             next_edge=self._next_id,
@@ -293,6 +298,10 @@ class TopologyTester:
     def _take_in(self, result: StepResult) -> None:
         self._waiting, self._states = result.waiting, result.states
         self._next_due_ms = result.next_due_ms
+        for where, several in result.keys.items():
+            store = self._keys.setdefault(where, MemoryKeyStore())
+            for changes in several:
+                store.take_in(changes)
         self.made += result.counts["made"]
         self.made_acked += result.counts["made_acked"]
         self.late_acks += result.counts["late_acks"]
@@ -314,7 +323,7 @@ class TopologyTester:
     def _shown(self, one: PendingEvent) -> EventValues:
         event = EventValues(*one.event)
         if not is_made(event):
-            return event
+            return event  # a timer, too
         _, value = readable(event, self._topology)
         return event._replace(key=event.topic.encode(), value=value)
 
@@ -402,12 +411,12 @@ class _Hook(EventHook):
     def _note_made(self, result: StepResult) -> None:
         """Note what became of the tuples that bolts made. Hooks are not notified of them."""
         verdicts = {
-            Place(*one.event[4:7]): "acked" for one in self.batch.trees if is_made(one.event)
+            Place(*one.event[4:7]): "acked" for one in self.batch.trees if is_own(one.event)
         }
         waiting = (one for several in result.waiting.values() for one in several)
         for several, end in ((waiting, "to be tried again"), (result.dead, "dead-lettered")):
             for one in (one for some in several for one in some):
-                if is_made(one.event):
+                if is_own(one.event):
                     said = "held" if one.reason is None else f"failed ({one.reason}), {end}"
                     verdicts[Place(*one.event[4:7])] = said
         self._verdicts |= verdicts

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Final
 from sequitur.base.extras import load
 from sequitur.base.text import named
 from sequitur.consumer.topology.api.tuple import EventValues
-from sequitur.consumer.topology.settling.root import is_made
+from sequitur.consumer.topology.settling.root import is_own
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -375,7 +375,7 @@ class TreeRecorder:
     def _give(  # noqa: PLR0917 - private, and each is of a type of its own
         self, root: Root, edge: int, number: int, spout: str, to: str, values: Any
     ) -> None:
-        if is_made(root.event):
+        if is_own(root.event):
             shown = cut(", ".join(map(repr, values)))
         else:
             shown = cut(f"key={values[0]!r}, value={values[1]!r}")

@@ -189,6 +189,12 @@ class TransactionalTopologyBuilder(TopologyBuilder):
             TopologyBuildError: No bolt commits, or a state does not go with the spout.
         """
         made = super().build()
+        if made.is_keyed:
+            raise TopologyBuildError(
+                f"topology {made.name!r} is transactional, and keyed bolt "
+                f"{made.keyed_bolts[0]!r} keeps its state outside of transactions: use a "
+                "TopologyBuilder, or a committer with states"
+            )
         if not self._committers:
             raise TopologyBuildError(
                 f"topology {made.name!r} has no committer: none of its batches would be "

@@ -184,7 +184,7 @@ class LocalRounds(Rounds):
     ) -> LocalJob:
         way = self.random.choice(self.ways)
         settings = (settings or self.settings).model_copy(update=way)
-        return LocalJob(self.kafka, settings, *flags, stops_before=stops_before)
+        return LocalJob(self.kafka, settings, *flags, stops_before=stops_before, **self.job)
 
     def _is_in_a_step(self) -> bool:
         return bool(self._unfinished())

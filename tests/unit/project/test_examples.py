@@ -39,6 +39,9 @@ def test_there_are_examples() -> None:
     assert _EXAMPLES == [
         "cpu_alert",
         "join",
+        "keyed_count",
+        "keyed_dedup",
+        "keyed_silence",
         "transactional_global_count",
         "transactional_words",
         "wordcount",

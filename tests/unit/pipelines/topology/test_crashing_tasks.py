@@ -62,7 +62,7 @@ def _tasks(folder: Path, dies: Callable[[list[int]], bool]) -> _Dying:
 def test_a_task_that_dies_of_no_event_ends_the_job(tmp_path: Path) -> None:
     """As where `prepare` of a bolt ends the process: there is nothing to give up."""
     tasks = _tasks(tmp_path, lambda _: True)
-    with pytest.raises(BoltCrashError, match="0 events, tuples and ticks were given up"):
+    with pytest.raises(BoltCrashError, match="0 events, tuples, timers and ticks were given up"):
         tasks.run([_Task()])
 
 

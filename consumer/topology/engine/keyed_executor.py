@@ -1,0 +1,150 @@
+"""The executor of a topology with keyed bolts: it calls their timers between the events."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from sequitur.base.copy_headers import FailReason
+from sequitur.consumer.topology.api.builder import TreeFailure
+from sequitur.consumer.topology.engine.executor import Executor
+from sequitur.consumer.topology.engine.keyed import (
+    TIMER,
+    KeyedRunner,
+    StepKeys,
+    is_current,
+    place_of,
+)
+from sequitur.consumer.topology.engine.task_output import OF_BATCH
+from sequitur.consumer.topology.engine.trees import TrackedTuple
+from sequitur.consumer.topology.settling.root import Root, is_replayed_timer, timer_of
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Collection
+
+    from sequitur.consumer.topology.settling.root import Order, TimerPlace
+
+
+class KeyedExecutor(Executor):
+    """Runs the tasks of the first stage of a topology with keyed bolts."""
+
+    def __init__(
+        self,
+        *given: Any,
+        killers: Collection[tuple[str, bytes, Order]] = (),
+        tell: Callable[[TimerPlace | None], None] | None = None,
+        **more: Any,
+    ) -> None:
+        super().__init__(*given, **more)
+        assert self._environment.keys is not None
+        self.keys: StepKeys = self._environment.keys
+        # ids and events of the timers that were called, if ackers decide on them
+        self.called: list[tuple[int, tuple[Any, ...]]] = []
+        self._timers: list[tuple[Root, tuple[Any, ...]]] = []
+        self.killed: list[tuple[TimerPlace, int]] = []
+        self._killers = frozenset(killers)
+        self._tell = tell
+
+    def feed(self, root: Root, values: tuple[Any, ...], *, is_own: bool = False) -> None:
+        """Call the timers that are due before an event, then emit it."""
+        self.call_timers(values[3:7])
+        images = self.keys.log.images
+        mark = len(images)
+        super().feed(root, values, is_own=is_own)
+        if root.is_done and self._is_whole and self._open.is_empty:
+            del images[mark:]  # nothing can undo it any more
+
+    def feed_timer(self, root: Root, event: tuple[Any, ...]) -> None:
+        """Call a timer that waited in the form of an event."""
+        self.call_timers(event[3:7])
+        if not self._begins(root, event):
+            return
+        place, at_ms = timer_of(event)
+        runner = self._runner_of(place.component)
+        if runner is None:
+            path = ("__timer",)
+            failure = TreeFailure(FailReason.EXCEPTION, f"no keyed bolt {place.component!r}", path)
+            self._trees.fail(root, failure)
+            self._open.add(root, root.event)
+            return
+        entry = self.keys.entry(place.component, place.key)
+        if is_current(place, entry.timers) or is_replayed_timer(event):
+            self._call(root, event, place.name, at_ms, runner)
+            return
+        # An earlier event of its key has unset it since, so it is done.
+        self._end(root, len(self.keys.log.images))
+
+    def call_timers(self, order: Order | tuple[int, str] | None) -> None:
+        """Call the timers that are due before an event of this order; None: none."""
+        if order is None:
+            return
+        blocked, numbers = self._trees.blocked, self._start.numbers
+        for due in self.keys.timers_before(order):
+            if due.key in blocked:
+                continue
+            place = place_of(due)
+            entry = self.keys.entry(due.component, due.key)
+            at_ms = entry.timers[place.name].at_ms
+            if self._killers and (due.component, due.key, place.order) in self._killers:
+                self._made += 1
+                self.killed.append((place, at_ms))
+                self.keys.drop(place)
+                continue
+            event = place.event(at_ms)
+            root = Root(OF_BATCH | next(numbers), event)
+            self._made += 1
+            if not self._is_whole:
+                self.called.append((root.id, event))
+            if self._trace is not None:
+                self._trace.begun(root, event)
+            runner = self._runner_of(due.component)
+            assert runner is not None
+            if self._tell is not None:
+                self._tell(place)
+            self._call(root, event, place.name, at_ms, runner)
+            if self._tell is not None:
+                self._tell(None)
+
+    def call_rest(self) -> None:
+        """Call the timers that are due in this step after its last event."""
+        self.call_timers(self.keys.rest)
+
+    def drop_failed(self) -> None:
+        """Unset the timers whose calls failed for the last time. Ackers learn of others."""
+        for root, event in self._timers:
+            failure = root.failure
+            if failure is not None and self._trees.gives_up(root, failure.reason):
+                self.keys.drop(timer_of(event)[0])
+
+    def _call(
+        self, root: Root, event: tuple[Any, ...], name: str, at_ms: int, runner: KeyedRunner
+    ) -> None:
+        trees, mark = self._trees, len(self.keys.log.images)
+        if not self._is_whole:
+            self._timers.append((root, event))
+        trees.begin(root, event)
+        root.value = edge = self._environment.next_id()
+        made = TrackedTuple((name, at_ms), TIMER, root, edge, None, runner)
+        if self._trace is not None:
+            self._trace.given_out(root, made)
+        self._queue.append(made)
+        self.drain()
+        trees.end()
+        self._end(root, mark)
+
+    def _end(self, root: Root, mark: int) -> None:
+        if (
+            root.is_done
+            and root not in self._environment.awaited
+            and self._is_whole
+            and self._open.is_empty
+        ):
+            self._acked += 1
+            del self.keys.log.images[mark:]
+            return
+        self._open.add(root, root.event)
+        if self._open.is_full:
+            self.finish()
+
+    def _runner_of(self, component: str) -> KeyedRunner | None:
+        found = self._runners.get((component, self._placement.number))
+        return found if isinstance(found, KeyedRunner) else None

@@ -1,0 +1,45 @@
+"""Counts the events of each key, once each, through failures and restarts.
+
+Run it on a topic, with a job.toml as in the README::
+
+    sequitur process examples/keyed_count.py --config job.toml
+
+or try it without Kafka and without Spark::
+
+    >>> from sequitur import TopologyTester
+    >>> tester = TopologyTester(topology)
+    >>> tester.run([("ann", "in", 1), ("bob", "in", 2)])
+    >>> tester.run([("ann", "out", 3)])
+    >>> tester.records("counts")
+    [(b'ann', b'1'), (b'bob', b'1'), (b'ann', b'2')]
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from sequitur import KeyedBolt, TopologyBuilder
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from sequitur import Event, Key
+
+
+class Count(KeyedBolt):
+    """How many events a key has had."""
+
+    fields = ("key", "count")
+    state = int
+
+    def process(self, _: Event, key: Key) -> Iterator[Any]:
+        key.state = (key.state or 0) + 1
+        yield key.value, key.state
+
+
+builder = TopologyBuilder("keyed-count")
+builder.set_spout("events")
+builder.set_bolt("count", Count()).fields_grouping("events", "key")
+builder.set_output("counts", key="key", value="count").local_grouping("count")
+
+topology = builder.build()

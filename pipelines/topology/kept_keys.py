@@ -1,0 +1,176 @@
+"""What the tasks of keyed bolts keep, as a step's document names it; and its merges.
+
+A task's keys are a base and the changes of later steps, in files (`key_files`). A document holds
+small changes itself. Files are merged beside the steps, in a thread: a step that ends after a merge
+names what was merged.
+"""
+
+from __future__ import annotations
+
+import base64
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+from sequitur.pipelines.store.storage import new_folder, open_file
+from sequitur.pipelines.topology.key_files import join, merge, worth_merging
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from sequitur.pipelines.store.checkpoint import Checkpoint
+    from sequitur.pipelines.store.storage import Location
+    from sequitur.pipelines.topology.key_files import Source
+
+
+KEYS_FOLDER: Final = "keyed"
+INLINE_BYTES: Final = 4 << 10
+"""Changes of up to so many bytes are in the step's document."""
+
+
+class KeyFile(NamedTuple):
+    source: Source
+    size_bytes: int
+
+    def to_document(self, root: Location) -> dict[str, Any]:
+        if isinstance(self.source, bytes):
+            return {"inline": base64.b64encode(self.source).decode()}
+        name = str(self.source).removeprefix(f"{root}/")
+        return {"file": name, "bytes": self.size_bytes}
+
+    @classmethod
+    def from_document(cls, document: Mapping[str, Any], root: Location) -> KeyFile:
+        if "inline" in document:
+            content = base64.b64decode(document["inline"])
+            return cls(content, len(content))
+        return cls(root / document["file"], document["bytes"])
+
+
+class KeptKeys(NamedTuple):
+    """The keys of one task of a keyed bolt."""
+
+    component: str
+    task: int
+    base: KeyFile | None = None
+    changes: tuple[KeyFile, ...] = ()  # the oldest first
+
+    @property
+    def folders(self) -> set[str]:
+        """The names of the folders with its files."""
+        files = [*self.changes, *([] if self.base is None else [self.base])]
+        return {one.source.parent.name for one in files if not isinstance(one.source, bytes)}
+
+    def to_document(self, root: Location) -> dict[str, Any]:
+        return {
+            "component": self.component,
+            "task": self.task,
+            "base": None if self.base is None else self.base.to_document(root),
+            "changes": [one.to_document(root) for one in self.changes],
+        }
+
+    @classmethod
+    def from_document(cls, document: Mapping[str, Any], root: Location) -> KeptKeys:
+        base = document["base"]
+        return cls(
+            document["component"],
+            document["task"],
+            None if base is None else KeyFile.from_document(base, root),
+            tuple(KeyFile.from_document(one, root) for one in document["changes"]),
+        )
+
+
+def with_changes(
+    before: Sequence[KeptKeys], changes: Mapping[tuple[str, int], Sequence[KeyFile]]
+) -> list[KeptKeys]:
+    """Return what tasks keep after a step, by component and task."""
+    kept = {(one.component, one.task): one for one in before}
+    for where, files in changes.items():
+        found = kept.get(where, KeptKeys(*where))
+        kept[where] = found._replace(changes=(*found.changes, *files))
+    return [kept[where] for where in sorted(kept)]
+
+
+@dataclass(frozen=True, slots=True)
+class _Merge:
+    merged: tuple[KeyFile, ...]  # the changes that are merged
+    into_base: bool
+    folder: Location
+    written: Future[KeyFile]
+
+
+class KeyMerges:
+    """Merges files of keys beside the steps, one at a time."""
+
+    def __init__(self, checkpoint: Checkpoint) -> None:
+        self._checkpoint = checkpoint
+        self._thread = ThreadPoolExecutor(1, "key-merges")
+        self._merges: dict[tuple[str, int], _Merge] = {}
+
+    @property
+    def folders(self) -> set[str]:
+        """The names of the folders that merges write now."""
+        return {one.folder.name for one in self._merges.values()}
+
+    def take_in(self, kept: Sequence[KeptKeys]) -> list[KeptKeys]:
+        """Return what tasks keep, with the files that were merged since.
+
+        Raises:
+            CheckpointError: A merge failed: a file is damaged. So does `OSError`.
+        """
+        return [self._merged(one) for one in kept]
+
+    def begin(self, step: int, kept: Sequence[KeptKeys]) -> None:
+        """Begin the merges that are worth it, once a step's document names the files."""
+        for one in kept:
+            where = one.component, one.task
+            sizes = [change.size_bytes for change in one.changes]
+            worth = worth_merging(0 if one.base is None else one.base.size_bytes, sizes)
+            if worth is None or where in self._merges:
+                continue
+            folder = self._checkpoint.location(f"{KEYS_FOLDER}/{self._checkpoint.new_name(step)}")
+            merged = one.changes[worth.begin :]
+            base = one.base if worth.into_base else None
+            written = self._thread.submit(_merge, base, merged, folder, into_base=worth.into_base)
+            self._merges[where] = _Merge(merged, worth.into_base, folder, written)
+
+    def _merged(self, kept: KeptKeys) -> KeptKeys:
+        where = kept.component, kept.task
+        one = self._merges.get(where)
+        if one is None or not one.written.done():
+            return kept
+        del self._merges[where]
+        file, count = one.written.result(), len(one.merged)
+        begin = next(
+            (
+                at
+                for at in range(len(kept.changes) - count + 1)
+                if kept.changes[at : at + count] == one.merged
+            ),
+            None,
+        )
+        if begin is None:
+            return kept  # the step before was another one than this merge began with
+        after = kept.changes[begin + count :]
+        if one.into_base:
+            return kept._replace(base=file, changes=after)
+        return kept._replace(changes=(*kept.changes[:begin], file, *after))
+
+
+def _merge(
+    base: KeyFile | None, changes: Sequence[KeyFile], folder: Location, *, into_base: bool
+) -> KeyFile:
+    new_folder(folder)
+    sources = [one.source for one in changes]
+    if into_base:
+        path = merge(None if base is None else base.source, sources, folder)
+    else:
+        path = join(sources, folder)
+    return KeyFile(path, size_of(path))
+
+
+def size_of(path: Location) -> int:
+    if isinstance(path, Path):
+        return path.stat().st_size
+    with open_file(path) as file:
+        return int(file.size())

@@ -1,0 +1,42 @@
+"""`kill -9` of a local job with keyed state and timers, while calls fail: each is undone or kept.
+
+`SEQUITUR_DRIVER_KILL_ROUNDS=20` runs 60 rounds.
+"""
+
+from __future__ import annotations
+
+import os
+from random import Random
+from typing import TYPE_CHECKING, Final
+
+import pytest
+
+from tests.integration.local.kill_rounds import LocalRounds
+from tests.spark.checkpoint_places import CheckpointPlace
+from tests.support.keyed_rounds import JOB, check_sessions
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from tests.conftest import MakeTopic
+    from tests.support.brokers import Broker
+
+pytestmark = [pytest.mark.kill, pytest.mark.slow]
+
+_ROUNDS: Final = 3 * int(os.environ.get("SEQUITUR_DRIVER_KILL_ROUNDS", "2"))
+_SEED: Final = int(os.environ.get("SEQUITUR_KILL_SEED", "6"))
+
+
+@pytest.mark.promise("keyed-killed")
+@pytest.mark.timeout(600 + 60 * _ROUNDS)
+def test_killing_a_job_keeps_and_undoes_state_and_timers_of_each_key(
+    broker: Broker, make_topic: MakeTopic, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Outputs equal what is computed from the events alone, each once."""
+    monkeypatch.setenv("SESSIONS_TOPIC", ended := make_topic())
+    place = CheckpointPlace.on_path(tmp_path / "checkpoint")
+    topic = make_topic(partitions=4)
+    servers = broker.bootstrap_servers
+    rounds = LocalRounds.on(servers, topic, place, Random(_SEED), job=JOB)
+    check_sessions(rounds, rounds.outlive(_ROUNDS), ended)
+    assert rounds.cut_short > 0

@@ -1,0 +1,74 @@
+"""Sessions of each key, with state and timers, whose calls fail now and then: for kill rounds.
+
+Each event comes out with its place in its key's session. A timer ends the session after a gap, and
+it comes out in the topic `SESSIONS_TOPIC`.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from typing import TYPE_CHECKING, Any
+
+from msgspec import Struct
+
+from sequitur import KeyedBolt, TopologyBuilder, bolt
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from sequitur import Event, Key, Timer, Tuple
+
+GAP_MS = 300
+
+
+class Session(Struct):
+    begin_ms: int
+    last_ms: int
+    count: int
+
+
+class Sessions(KeyedBolt):
+    """Fails 1 % of events, and one session of eight, at the first attempt, after the change."""
+
+    fields = ("key", "value")
+    streams = {"ended": ("key", "session")}  # noqa: RUF012 - nobody changes it
+    state = Session
+
+    def process(self, event: Event, key: Key) -> None:
+        given = json.loads(event.value or b"")
+        at_ms = event.event_time_ms
+        begin_ms, count = (key.state.begin_ms, key.state.count) if key.state else (at_ms, 0)
+        key.state = Session(begin_ms, at_ms, count + 1)
+        key.timer("end", at=at_ms + GAP_MS)
+        key.emit((key.value, {**given, "count": count + 1, "begin": begin_ms}))
+        if given["n"] % 100 == 7 and event.attempt == 1:
+            raise ValueError("not yet")
+        if given["n"] % 1000 == 500:
+            raise ValueError("never")
+
+    def on_timer(self, timer: Timer, key: Key) -> None:
+        session, key.state = key.state, None
+        key.emit((key.value, [session.begin_ms, session.last_ms, session.count]), "ended")
+        if timer.at_ms // 10 % 8 == 0 and timer.attempt == 1:
+            raise ValueError("not yet")
+
+
+@bolt(fields=("key", "value"))
+def settle(given: Tuple) -> Iterator[Any]:
+    """Fail 1 % of events at their first attempt, in another stage."""
+    if given["value"]["n"] % 100 == 53 and given.attempt == 1:
+        raise ValueError("not here yet")
+    yield given["key"], given["value"]
+
+
+builder = TopologyBuilder("keyed")
+builder.set_spout("events")
+builder.set_bolt("sessions", Sessions()).fields_grouping("events", "key")
+builder.set_bolt("settle", settle, 2).fields_grouping("sessions", "key")
+builder.set_output("out").local_grouping("settle")
+ended = builder.set_output(
+    "ended", topic=os.environ.get("SESSIONS_TOPIC", "sessions"), key="key", value="session"
+)
+ended.local_grouping("sessions", "ended")
+topology = builder.build()

@@ -1,0 +1,113 @@
+"""A whole job with keyed bolts on lists: restarts, silence, merges, and what a start refuses."""
+
+from __future__ import annotations
+
+import json
+from collections import defaultdict
+from random import Random
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from sequitur.consumer.topology import ProcessSettings
+from sequitur.errors import TopologyFileError
+from sequitur.testing import ReorderTester
+from tests.support.keyed_counts import GAP_MS, MOST_ATTEMPTS, WHERE, counting, expected
+
+if TYPE_CHECKING:
+    from tests.support.keyed_counts import Given
+
+_T0 = 1_700_000_000_000
+_SETTINGS = {
+    "input_topics": ["in"],
+    "output_topic": "ordered",
+    "event_time": "json:at",
+    "delay": "0 s",
+    "idle_timeout": "10 s",
+}
+_PROCESS = ProcessSettings.model_validate(
+    {"max_attempts": MOST_ATTEMPTS, "retry_delay": "10 ms", "retry_jitter": 0}
+)
+
+
+def _events(count: int, random: Random) -> list[Given]:
+    found: list[Given] = []
+    at_ms = _T0
+    for number in range(count):
+        at_ms += random.choice([0, 1, 3, GAP_MS + 1])
+        fails = random.choice([0] * 12 + [1, 2, MOST_ATTEMPTS])
+        plan = {"n": number, "fails": fails, "where": random.choice(WHERE), "at": at_ms}
+        found.append((at_ms, random.choice([b"a", b"b", b"c"]), plan))
+    return found
+
+
+def _row(event: Given) -> dict[str, Any]:
+    return {"key": event[1], "value": json.dumps(event[2])}
+
+
+def _out(tester: ReorderTester) -> dict[bytes, list[Any]]:
+    found: dict[bytes, list[Any]] = defaultdict(list)
+    for record in tester.records("out"):
+        found[record.key or b""].append(json.loads(record.value or b""))
+    return dict(found)
+
+
+@pytest.mark.promise("keyed-state-undone", "keyed-killed")
+@pytest.mark.parametrize("stages", [1, 2])
+def test_a_job_goes_on_with_state_and_timers_after_each_restart(stages: int) -> None:
+    """Steps and restarts fall anywhere. In the silence after the last event timers are called."""
+    random = Random(stages)
+    events = _events(120, random)
+    with ReorderTester(_SETTINGS, counting(stages, "out"), process=_PROCESS, now_ms=_T0) as tester:
+        left = list(events)
+        while left:
+            # A frontier divides no events of one time.
+            end = next((n for n in range(7, len(left)) if left[n - 1][0] < left[n][0]), len(left))
+            some, left = left[:end], left[end:]
+            tester.run([_row(one) for one in some])
+            tester.advance(random.choice([0, 0.01, 0.02]))
+            if random.random() < 0.4:
+                tester.restart(repeats=random.random() < 0.5)
+        for _ in range(100):
+            tester.advance(0.1)
+        tester.advance(5)
+        for _ in range(60):
+            tester.advance(0.1)
+        counts = tester.report().processed or {}
+        assert (counts["pending"], counts["made_pending"]) == (0, 0)
+        wanted = expected(events, events[-1][0] + 1_000)
+        assert _out(tester) == {key: said for key, said in wanted.items() if said}
+        assert (tester.folder / "keyed").is_dir()
+
+
+@pytest.mark.promise("keyed-timers")
+def test_a_timer_is_called_by_the_clock_in_silence() -> None:
+    """A start is no silence: it is told from one by a look at the input."""
+    with ReorderTester(_SETTINGS, counting(1, "out"), process=_PROCESS, now_ms=_T0) as tester:
+        tester.run([_row((_T0, b"quiet", {"n": 1, "fails": 0, "where": "call", "at": _T0}))])
+        tester.advance(1)
+        assert ["session", _T0, _T0, 1] not in _out(tester)[b"quiet"]
+        tester.restart()
+        tester.advance(20)
+        tester.advance(20)
+        assert _out(tester)[b"quiet"][-1][0] == "session"
+
+
+@pytest.mark.promise("keyed-bounds")
+@pytest.mark.parametrize(
+    ("reorder", "process", "why"),
+    [
+        ({"mode": "latest"}, {}, "mode"),
+        ({}, {"ordering": "none"}, "ordering"),
+        ({}, {"ackers": 0}, "ackers"),
+    ],
+)
+def test_a_job_refuses_settings_with_which_nothing_could_be_undone(
+    reorder: dict[str, Any], process: dict[str, Any], why: str
+) -> None:
+    settings = ProcessSettings.model_validate(process)
+    with (
+        pytest.raises(TopologyFileError, match=f"{why}.*has keyed bolts"),
+        ReorderTester(_SETTINGS | reorder, counting(1, "out"), process=settings) as tester,
+    ):
+        tester.run()

@@ -1,0 +1,30 @@
+"""The sample of the page on keyed state prints what the page shows."""
+
+from __future__ import annotations
+
+import re
+import sys
+from typing import TYPE_CHECKING
+
+from sequitur.pipelines.topology.topology_file import load_topology
+from tests.support.pages import run, samples
+from tests.support.tree import ROOT
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    import pytest
+
+
+def test_the_sample_prints_what_the_page_shows(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    quiet, tried = samples("keyed-state.md")[:2]
+    (tmp_path / "quiet.py").write_text(quiet)
+    monkeypatch.setitem(sys.modules, "quiet", sys)  # so that it is gone after the test
+    monkeypatch.delitem(sys.modules, "quiet")
+    load_topology(tmp_path / "quiet.py")
+    run("try_quiet", tried)
+    page = (ROOT / "docs" / "keyed-state.md").read_text()
+    (shown,) = re.findall(r"```\n\n```\n(.*?)^```$", page, re.DOTALL | re.MULTILINE)
+    assert capsys.readouterr().out == shown
