@@ -43,6 +43,7 @@ _PARTS: Final = {
         "transactions.md",
         ("sequitur.consumer.topology.transactional", "sequitur.consumer.topology.state"),
     ),
+    "windows": _Part("Names for windows", "windows.md", ("sequitur.consumer.topology.windows",)),
     "topologies": _Part(
         "Names for topologies",
         "topologies.md",
@@ -68,7 +69,7 @@ _PARTS: Final = {
 
 FACES: Final = (
     *("sequitur", "sequitur.errors", "sequitur.spark", "sequitur.local", "sequitur.testing"),
-    "sequitur.subscription",
+    *("sequitur.subscription", "sequitur.windows"),
     *("sequitur.producer", "sequitur.consumer.reorder", "sequitur.consumer.topology"),
     "sequitur.consumer.topology.state",
 )

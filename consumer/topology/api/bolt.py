@@ -40,11 +40,13 @@ class BaseBolt(ABC):  # noqa: B024 - each kind of bolt has a `process` of its ow
         fields: Fields of the default stream.
         streams: Fields of each further stream, by the stream's name.
         direct_streams: The streams whose emitter names the task.
+        must_be_read: The streams that a topology must read, if the bolt has them.
     """
 
     fields: Sequence[str] = ()
     streams: Mapping[str, Sequence[str]] = MappingProxyType({})
     direct_streams: Sequence[str] = ()
+    must_be_read: Sequence[str] = ()
 
     def prepare(self, context: TopologyContext, collector: OutputCollector) -> None:
         """Get ready.

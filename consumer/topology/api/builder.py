@@ -207,6 +207,7 @@ class TopologyBuilder:
         for one in components.values():
             check_inputs(one, components)
             _check_keyed_inputs(one, components)
+        _check_read(components)
         ordered = in_reading_order(components)
         for one in ordered:
             check_pickles(one)
@@ -659,6 +660,18 @@ def _check_name(what: str, name: str) -> None:
         raise TopologyBuildError(
             f"{what} is named {name!r}: half a surrogate pair is no character, so leave it out"
         )
+
+
+def _check_read(components: Mapping[str, Component]) -> None:
+    """Refuse a stream that nobody reads, if its bolt says that this would lose something."""
+    read = {(given.component, given.stream) for one in components.values() for given in one.inputs}
+    for one in components.values():
+        for name in () if one.bolt is None else one.bolt.must_be_read:
+            if name in one.streams and (one.id, name) not in read:
+                raise TopologyBuildError(
+                    f"bolt {one.id!r}: nothing reads its stream {name!r}, so what it emits there "
+                    f'would be lost: read it, or say that it is dropped: {name}="drop"'
+                )
 
 
 def _check_output(one: Component, output: KafkaOutput, stream: Stream) -> None:

@@ -1,0 +1,222 @@
+"""Windows put out what a plain computation gives, once, whatever fails and wherever batches end."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from fractions import Fraction
+from itertools import pairwise
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from sequitur.windows import (
+    Collect,
+    Count,
+    Max,
+    Mean,
+    Min,
+    Sum,
+    deduplicate,
+    hopping,
+    on_silence,
+    rate_limit,
+    session,
+    sliding,
+    tumbling,
+)
+from tests.support.window_topologies import results_of, run, usage, windows_tester
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from sequitur.consumer.topology import KeyedBolt
+
+_END_MS = 10_000_000
+
+
+@dataclass(frozen=True, slots=True)
+class Case:
+    """A stream of events, how it is cut, and what fails.
+
+    Attributes:
+        events: Key, event time, usage, and how many attempts fail, in event-time order.
+        cuts: Behind which events a batch ends.
+        retries: For each batch whether all is tried again behind it.
+        every: One of so many results fails in its reader.
+    """
+
+    events: tuple[tuple[str, int, float, int], ...]
+    cuts: frozenset[int]
+    retries: str
+    every: int
+
+    def batches(self) -> list[list[Any]]:
+        batches: list[list[Any]] = [[]]
+        for at, (key, time_ms, used, fails) in enumerate(self.events):
+            batches[-1].append((key, {"usage": used, "fails": fails}, time_ms))
+            # A job's batches end between two times.
+            if (
+                at in self.cuts
+                and self.events[at + 1 : at + 2]
+                and self.events[at + 1][1] > time_ms
+            ):
+                batches.append([])
+        return batches
+
+    def results(self, bolt: KeyedBolt, *streams: str) -> dict[bytes, list[Any]]:
+        tester = windows_tester(bolt, *streams, every=self.every)
+        run(tester, self.batches(), until_ms=_END_MS, retries=self.retries)
+        assert not tester.failed
+        assert not tester.held
+        assert not tester.dead_letters
+        return results_of(tester)
+
+
+@st.composite
+def cases(draw: st.DrawFn) -> Case:
+    steps = st.sampled_from((0, 1, 2, 3, 5, 9, 10, 11, 25))
+    usages = st.one_of(
+        st.integers(-5, 5), st.sampled_from((0.1, 0.7, 1e16, -1e16, 1e-9, 3.5, -1e200, 1e200))
+    )
+    time_ms, events = 1_000, []
+    for _ in range(draw(st.integers(0, 30))):
+        time_ms += draw(steps)
+        fails = draw(st.sampled_from((0, 0, 0, 1, 2)))
+        events.append((draw(st.sampled_from("ab")), time_ms, draw(usages), fails))
+    cuts = draw(st.frozensets(st.integers(0, 30)))
+    return Case(
+        tuple(events), cuts, draw(st.text("r-", max_size=10)), draw(st.sampled_from((0, 2, 5)))
+    )
+
+
+def by_key(
+    case: Case, of: Callable[[list[tuple[int, float]]], list[Any]]
+) -> dict[bytes, list[Any]]:
+    """Return what a reference gives for each key, without keys of which there is nothing."""
+    keys: dict[bytes, list[tuple[int, float]]] = {}
+    for key, time_ms, used, _ in case.events:
+        keys.setdefault(key.encode(), []).append((time_ms, used))
+    found = {key: of(several) for key, several in keys.items()}
+    return {key: several for key, several in found.items() if several}
+
+
+def aggregates() -> dict[str, Any]:
+    return {
+        "count": Count(usage), "sum": Sum(usage), "mean": Mean(usage), "min": Min(usage),
+        "max": Max(usage), "all": Collect(usage),
+    }  # fmt: skip
+
+
+def aggregated(begin_ms: int, end_ms: int, used: list[float]) -> dict[str, Any]:
+    exact = sum(map(Fraction, used), Fraction())
+    whole = all(isinstance(one, int) for one in used)
+    return {
+        "begin_ms": begin_ms,
+        "end_ms": end_ms,
+        "count": len(used),
+        "sum": int(exact) if whole else float(exact),
+        "mean": float(exact / len(used)),
+        "min": min(used),
+        "max": max(used),
+        "all": used,
+    }
+
+
+@pytest.mark.promise("windows-undone")
+@pytest.mark.parametrize(("size", "advance"), [(10, 10), (25, 10), (7, 3)])
+@given(case=cases())
+def test_tumbling_and_hopping(size: int, advance: int, case: Case) -> None:
+    def reference(events: list[tuple[int, float]]) -> list[Any]:
+        found = []
+        first, last = events[0][0] - size, events[-1][0]
+        for begin in range(first - first % advance, last + 1, advance):
+            used = [one for time_ms, one in events if begin <= time_ms < begin + size]
+            if used:
+                found.append(aggregated(begin, begin + size, used))
+        return found
+
+    lengths = f"{size} ms", f"{advance} ms"
+    bolt = hopping(*lengths, late="drop", **aggregates())
+    if size == advance:
+        bolt = tumbling(lengths[0], late="drop", **aggregates())
+    assert case.results(bolt) == by_key(case, reference)
+
+
+@pytest.mark.promise("windows-undone")
+@given(case=cases())
+def test_sliding(case: Case) -> None:
+    def reference(events: list[tuple[int, float]]) -> list[Any]:
+        return [
+            aggregated(
+                time_ms - 10,
+                time_ms,
+                [used for before_ms, used in events[: at + 1] if before_ms > time_ms - 10],
+            )
+            for at, (time_ms, _) in enumerate(events)
+        ]
+
+    bolt = sliding("10 ms", late="drop", **aggregates())
+    assert case.results(bolt) == by_key(case, reference)
+
+
+@pytest.mark.promise("windows-undone")
+@given(case=cases())
+def test_sessions(case: Case) -> None:
+    def reference(events: list[tuple[int, float]]) -> list[Any]:
+        sessions: list[list[tuple[int, float]]] = []
+        for one in events:
+            if sessions and one[0] < sessions[-1][-1][0] + 10:
+                sessions[-1].append(one)
+            else:
+                sessions.append([one])
+        return [
+            aggregated(several[0][0], several[-1][0] + 10, [used for _, used in several])
+            for several in sessions
+        ]
+
+    bolt = session("10 ms", late="drop", **aggregates())
+    assert case.results(bolt) == by_key(case, reference)
+
+
+@pytest.mark.promise("windows-undone")
+@given(case=cases())
+def test_silence(case: Case) -> None:
+    def reference(events: list[tuple[int, float]]) -> list[Any]:
+        times_ms = [*(time_ms for time_ms, _ in events), _END_MS]
+        return [{"last_ms": one} for one, following in pairwise(times_ms) if following >= one + 10]
+
+    assert case.results(on_silence("10 ms")) == by_key(case, reference)
+
+
+def passed(results: dict[bytes, list[Any]]) -> dict[bytes, list[Any]]:
+    return {key: [one["event_time_ms"] for one in several] for key, several in results.items()}
+
+
+@pytest.mark.promise("windows-undone")
+@given(case=cases())
+def test_deduplication(case: Case) -> None:
+    def reference(events: list[tuple[int, float]]) -> Iterator[int]:
+        before: dict[float, int] = {}
+        for time_ms, used in events:
+            if used not in before or before[used] + 10 <= time_ms:
+                before[used] = time_ms
+                yield time_ms
+
+    found = passed(case.results(deduplicate("10 ms", of=usage)))
+    assert found == by_key(case, lambda events: list(reference(events)))
+
+
+@pytest.mark.promise("windows-undone")
+@given(case=cases())
+def test_rates(case: Case) -> None:
+    def reference(events: list[tuple[int, float]]) -> list[int]:
+        let: list[int] = []
+        for time_ms, _ in events:
+            if sum(one > time_ms - 10 for one in let) < 2:
+                let.append(time_ms)
+        return let
+
+    found = passed(case.results(rate_limit(2, "10 ms", over="drop")))
+    assert found == by_key(case, reference)

@@ -1,0 +1,50 @@
+"""The samples of the page on windows run, and print what the page shows."""
+
+from __future__ import annotations
+
+import re
+import sys
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from sequitur import windows
+from sequitur.pipelines.topology.topology_file import load_topology
+from tests.support.pages import run, samples, section
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+def test_the_first_window_prints_what_the_page_shows(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    usage, tried = samples("windows.md")[:2]
+    (tmp_path / "usage.py").write_text(usage)
+    monkeypatch.setitem(sys.modules, "usage", sys)  # so that it is gone after the test
+    monkeypatch.delitem(sys.modules, "usage")
+    load_topology(tmp_path / "usage.py")
+    run("try_usage", tried)
+    shown = re.findall(
+        r"^```\n(\[.*?)^```$", section("windows.md", "Compute a mean of each minute"),
+        re.DOTALL | re.MULTILINE,
+    )  # fmt: skip
+    assert [capsys.readouterr().out] == shown
+
+
+def test_the_aggregate_of_the_page_computes_a_spread() -> None:
+    spread = run(__name__, samples("windows.md")[2])["Spread"]()
+    assert spread.of_all([4, 1, 3]) == 3
+    assert spread.of_all([]) is None
+    left, right = spread.add(None, 1), spread.add(spread.add(None, 5), 9)
+    assert spread.result(spread.merge(left, right)) == 8
+    assert spread.merge(left, None) == left
+
+
+@pytest.mark.parametrize(("at", "name", "kind"), [
+    (3, "first", windows.DuplicatesBolt),
+    (4, "silent", windows.SilenceBolt),
+    (5, "limited", windows.RateBolt),
+])  # fmt: skip
+def test_the_others_are_made(at: int, name: str, kind: Any) -> None:
+    assert isinstance(run("windows_page", samples("windows.md")[at])[name], kind)
