@@ -618,7 +618,7 @@ def _check_keyed(
 ) -> None:
     whose = f"keyed bolt {component!r}"
     if (why := why_no_state(type(made).state)) is not None:
-        raise TopologyBuildError(f"{whose}: its state {type(made).state!r} is no type: {why}")
+        raise TopologyBuildError(f"{whose}: its state {type(made).state!r} is not a type: {why}")
     if parallelism is not None:
         raise TopologyBuildError(
             f"{whose}: parallelism = {parallelism}: it runs in the tasks of the spout, which have "

@@ -205,7 +205,7 @@ class Key:
 
     @property
     def timers(self) -> dict[str, int]:
-        """When each timer of the key is due, event time in epoch ms, by name."""
+        """The names of the key's timers, and when each is due, event time in epoch ms."""
         return {name: one.at_ms for name, one in self.entry.timers.items()}
 
     def timer(self, name: str, *, at: int) -> None:

@@ -285,7 +285,7 @@ class KeyedRunner(Runner):
             return state, self._read(state)
         except Exception as error:
             raise KeyedStateError(
-                f"bolt {self._component!r}: {value!r:.200} is no {self._kind!r}: {error}"
+                f"bolt {self._component!r}: {value!r:.200} is not a {self._kind!r}: {error}"
             ) from error
 
     def decode(self, state: bytes) -> Any:
@@ -293,7 +293,7 @@ class KeyedRunner(Runner):
             return self._read(state)
         except Exception as error:
             raise KeyedStateError(
-                f"bolt {self._component!r}: what it kept of a key is no {self._kind!r} now: {error}"
+                f"bolt {self._component!r}: the state of a key cannot be read as {self._kind!r}: {error}"
             ) from error
 
     def _keyed(self, given: TrackedTuple) -> Any:

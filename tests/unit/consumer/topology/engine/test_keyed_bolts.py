@@ -256,7 +256,7 @@ class Reader(BasicBolt):
 
 
 class NoType(Calls):
-    state = 7
+    state = 7  # type: ignore[assignment] # what it is for
 
 
 @pytest.mark.promise("keyed-bounds")
@@ -269,7 +269,7 @@ class NoType(Calls):
         ({"parallelism": 2}, "key", "it runs in the tasks of the spout"),
         ({"concurrency": 2}, "key", "its calls run one by one"),
         ({"tick_interval": 1}, "key", "a tick has no key"),
-        ({"bolt": NoType()}, "key", "its state 7 is no type"),
+        ({"bolt": NoType()}, "key", "its state 7 is not a type"),
         ({"tracked": False}, "key", "leaves events untracked"),
     ],
 )
