@@ -791,9 +791,10 @@ def answered(
 
 
 def _is_missing(error: BaseException | None) -> bool:
+    """Return whether brokers do not know a topic: they do not know yet, or it was deleted."""
     return (
         isinstance(error, KafkaException)
-        and error.args[0].code() == KafkaError.UNKNOWN_TOPIC_OR_PART
+        and action_to(Request.TOPICS, error) is Action.RETRY_BRIEFLY
     )
 
 

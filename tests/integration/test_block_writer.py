@@ -5,7 +5,6 @@ from __future__ import annotations
 import random
 import time
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import pytest
@@ -38,6 +37,7 @@ from tests.support.job_output import (
     rows_of,
 )
 from tests.support.output_reading import read_output
+from tests.support.values import replace
 from tests.support.waiting import PATIENCE_S
 
 if TYPE_CHECKING:

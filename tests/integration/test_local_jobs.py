@@ -10,7 +10,6 @@ import subprocess
 import sys
 import threading
 import urllib.request
-from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 from uuid import uuid4
 
@@ -35,6 +34,7 @@ from tests.support.on_step import Taken, numbered_events, released_rows
 from tests.support.output_reading import read_output
 from tests.support.s3_server import ACCESS_KEY, BUCKET, SECRET_KEY, S3Server
 from tests.support.tree import EXAMPLES, ROOT
+from tests.support.values import replace
 from tests.support.waiting import PATIENCE_S, wait_until
 from tests.support.word_states import rows_of
 

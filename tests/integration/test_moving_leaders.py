@@ -7,7 +7,6 @@ import contextlib
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import replace
 from datetime import timedelta
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any
@@ -27,6 +26,7 @@ from tests.support.daemon_process import read_partitions
 from tests.support.events import Event, send
 from tests.support.job_output import JobOutput, expected, laid_out, numbered, records_of
 from tests.support.three_brokers import ThreeBrokers
+from tests.support.values import replace
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable, Iterator

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
 import pytest
@@ -19,6 +18,7 @@ from sequitur.consumer.reorder.reasons import REASON_HEADER
 from tests.support.broker_job import BOTH_WAYS
 from tests.support.events import T0, Event, by_partition, event, time_of
 from tests.support.odd_headers import READ_BY_JAVA, send_odd_headers
+from tests.support.values import replace
 from tests.support.waiting import PATIENCE_S
 
 if TYPE_CHECKING:

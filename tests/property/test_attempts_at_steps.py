@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import pytest
 from hypothesis import given, note, settings
 from hypothesis import strategies as st
@@ -12,6 +10,7 @@ from sequitur.kafka.record_format import MAX_SEQUENCE
 from tests.support.attempt_histories import History, Run
 from tests.support.examples import examples
 from tests.support.fake_cluster import Faults
+from tests.support.values import replace
 
 _RARE = st.sampled_from([0.0, 0.02, 0.1, 0.3])
 _ROWS = st.integers(1, 3).flatmap(

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -20,6 +19,7 @@ from sequitur.pipelines.rows.columns import READ_SCHEMA
 from sequitur.pipelines.rows.event_times import plain_json_times, read_each, read_many
 from tests.support.event_time_cases import JSON_CASES
 from tests.support.json_documents import PLAIN, PLAIN_TEXT, damaged, documents
+from tests.support.values import replace
 
 _SPEC = parse_event_time_spec("json:at")
 _NAMES = ("at", ":", ",", "", "a:t", "a")

@@ -12,6 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from sequitur.base.stored import dump
 from sequitur.consumer.reorder.step_log import StepKind
 from sequitur.consumer.subscription.partitions import PartitionCursor
 from sequitur.consumer.subscription.stored_records import StoredSubscription
@@ -19,6 +20,7 @@ from sequitur.errors import SubscriptionError, UnansweredError
 from sequitur.kafka.partition import SourcePartition
 from sequitur.pipelines.ordering import job_subscription
 from sequitur.pipelines.ordering.job_subscription import JobSubscription
+from sequitur.pipelines.store.job_identity import NO_FORMER_JOB
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -254,6 +256,8 @@ def test_a_job_whose_cursors_are_lost_begins_nowhere_without_its_checkpoint() ->
         subscription.claim(kept, None, -1, {"out": 1})
     assert subscription.partition is None
     head: Any = SimpleNamespace(step=3)
-    kept.write_document("subscription.json", {"subscription": "s", "id": "a", "former": {}})
+    kept.write_document(
+        "subscription.json", {"subscription": "s", "id": "a", "former": dump(NO_FORMER_JOB)}
+    )
     subscription.claim(kept, head, 3, {"out": 1})
     assert world.stored.state.checkpoint == "a"

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import numpy as np
 import pyarrow as pa
 import pytest
@@ -14,6 +12,7 @@ from sequitur.consumer.reorder import OutputTimestamp
 from sequitur.consumer.reorder.timestamps import EVENT_TIME_HEADER, TimestampRule, now_of_step
 from sequitur.kafka.record_batch import NO_STAMP, idempotent_batch, records_of
 from sequitur.pipelines.rows.record_layout import Headers, record_batches, with_timestamps
+from tests.support.values import replace
 
 _HEADERS = pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))
 _FLOOR_MS = 21_600_000

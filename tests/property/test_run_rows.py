@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
@@ -49,6 +48,7 @@ from tests.support.staged_rows import (
     rows_of_sources,
     staged,
 )
+from tests.support.values import replace
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -10,11 +10,12 @@ import signal
 import sys
 import time
 from collections import Counter
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from sequitur.consumer.topology import BasicBolt, BatchBolt, Bolt, Topology, TopologyBuilder, bolt
+from tests.support.values import replace
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

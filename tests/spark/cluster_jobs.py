@@ -7,12 +7,13 @@ import json
 import os
 import signal
 import time
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from tests.support.held import held
 from tests.support.spark_cluster import WORKERS, small_application
 from tests.support.spark_event_log import SparkEventLog, logged_to
+from tests.support.values import replace
 from tests.support.waiting import PATIENCE_S
 
 if TYPE_CHECKING:

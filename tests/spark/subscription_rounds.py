@@ -14,7 +14,7 @@ import shutil
 import signal
 import time
 from collections import Counter, defaultdict
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, Self
 
@@ -26,6 +26,7 @@ from sequitur.kafka.admin import KafkaTopics
 from sequitur.kafka.partition import SourcePartition
 from tests.spark.kill_rounds import Rounds, in_turns
 from tests.support.output_reading import read_output
+from tests.support.values import replace
 from tests.support.waiting import PATIENCE_S
 
 if TYPE_CHECKING:

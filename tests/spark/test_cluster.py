@@ -17,7 +17,7 @@ import subprocess
 import sys
 import sysconfig
 import tempfile
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from random import Random
 from typing import TYPE_CHECKING, Any, Final
@@ -54,6 +54,7 @@ from tests.support.postgres import PASSWORD_USER, PostgresServer
 from tests.support.secured_broker import PASSWORD, SecuredBroker
 from tests.support.spark_cluster import SparkCluster, read_page, small_application, words_of
 from tests.support.tree import ROOT
+from tests.support.values import replace
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence

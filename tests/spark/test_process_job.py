@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import time
-from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import pytest
@@ -13,6 +12,7 @@ from sequitur.consumer.topology.step.tasks import AckerTask
 from sequitur.errors import TopicError, TopologyFileError, TopologyTaskError
 from tests.spark import bolts
 from tests.support.events import T0, event, time_of
+from tests.support.values import replace
 
 if TYPE_CHECKING:
     from collections.abc import Callable

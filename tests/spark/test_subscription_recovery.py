@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import contextlib
 import shutil
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Never
 from uuid import uuid4
@@ -28,6 +27,7 @@ from sequitur.kafka.partition import SourcePartition
 from sequitur.pipelines.ordering.job_subscription import JobSubscription
 from sequitur.pipelines.ordering.step import Steps
 from tests.support.events import T0, Event, event, time_of
+from tests.support.values import replace
 from tests.support.waiting import PATIENCE_S, wait_until
 
 if TYPE_CHECKING:

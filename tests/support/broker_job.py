@@ -6,7 +6,7 @@ import concurrent.futures
 import contextlib
 import threading
 import time
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, Self
 
 import pytest
@@ -18,6 +18,7 @@ from sequitur.pipelines.ordering.opening import ProcessStage
 from sequitur.pipelines.ordering.run_job import run_reorder
 from tests.support.events import send
 from tests.support.output_reading import read_output
+from tests.support.values import replace
 from tests.support.waiting import PATIENCE_S
 
 if TYPE_CHECKING:

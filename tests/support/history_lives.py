@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Self
@@ -27,6 +27,7 @@ from tests.support.events import Event
 from tests.support.job_on_lists import PLACE, alike, documents_in, rows_of
 from tests.support.reorder_histories import MAX_FUTURE_SKEW_MS, History, histories
 from tests.support.reorder_reference import Record, Reference
+from tests.support.values import replace
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence

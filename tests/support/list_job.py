@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -15,6 +15,7 @@ from sequitur.consumer.topology import ProcessSettings
 from sequitur.pipelines.ordering.opening import ProcessStage
 from sequitur.testing import ReorderedRecord
 from tests.support.local_runs import LocalTester
+from tests.support.values import replace
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import threading
-from dataclasses import replace
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
@@ -13,6 +12,7 @@ from sequitur.pipelines.local.tester import _validated
 from sequitur.pipelines.ordering.batch_size import BatchSize
 from sequitur.pipelines.ordering.restarts import Begin
 from sequitur.testing import ReorderTester
+from tests.support.values import replace
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
@@ -26,6 +26,7 @@ from sequitur.pipelines.topology.kept_keys import KeptKeys, with_changes
 from sequitur.pipelines.topology.output_files import OUTPUT_ORDER
 from sequitur.pipelines.topology.surviving_tasks import SurvivingTasks
 from sequitur.pipelines.workers import ThisProcess
+from tests.support.values import replace
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence

@@ -10,7 +10,7 @@ import msgspec
 _Value = TypeVar("_Value")
 
 
-def replace(value: _Value, **changes: Any) -> _Value:
+def replace(value: _Value, /, **changes: Any) -> _Value:
     """Return a copy of a value with other fields."""
     is_struct = isinstance(value, msgspec.Struct)
     copied: Any = msgspec.structs.replace if is_struct else dataclasses.replace

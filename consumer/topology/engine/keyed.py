@@ -293,7 +293,7 @@ class KeyedRunner(Runner):
             return self._read(state)
         except Exception as error:
             raise KeyedStateError(
-                f"bolt {self._component!r}: the state of a key cannot be read as {self._kind!r}: {error}"
+                f"bolt {self._component!r}: the state of a key is not a {self._kind!r}: {error}"
             ) from error
 
     def _keyed(self, given: TrackedTuple) -> Any:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import random
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -41,6 +40,7 @@ from sequitur.pipelines.topology.replays import (
 )
 from sequitur.pipelines.topology.step_runs import write_replayed
 from tests.support.dead_letters import T0, TRACEBACK, dead_record
+from tests.support.values import replace
 
 if TYPE_CHECKING:
     from sequitur.consumer.topology import Topology

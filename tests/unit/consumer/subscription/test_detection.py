@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 from sequitur.consumer.subscription.backlog_quota import PartitionBacklog, TopicBacklog
 from sequitur.consumer.subscription.cursor import Cursor, CursorIdentity
 from sequitur.consumer.subscription.detection import Finding, FindingKind, detect, near_deletion
 from sequitur.consumer.subscription.policies import DetectionThresholds
+from tests.support.values import replace
 
 _NOW_MS = 10_000_000
 _OFF = DetectionThresholds(0, 0, 0, 0.1, 0)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -18,6 +17,7 @@ from sequitur.consumer.subscription.group_offsets import GroupOffsets
 from sequitur.consumer.subscription.subscription_state import SubscriptionState
 from sequitur.errors import SubscriptionFencedError, UnansweredError
 from sequitur.kafka.settings import KafkaSettings
+from tests.support.values import replace
 
 if TYPE_CHECKING:
     from collections.abc import Callable

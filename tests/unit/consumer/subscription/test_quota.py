@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -16,6 +14,7 @@ from sequitur.consumer.subscription.backlog_quota import (
     cuts_by_size,
 )
 from sequitur.consumer.subscription.policies import BacklogPolicy, BacklogQuota
+from tests.support.values import replace
 
 _NOW_MS = 1_000_000
 

@@ -6,7 +6,6 @@ On Spark tests/spark/test_process_job.py shows it, where processes die and calls
 from __future__ import annotations
 
 import json
-from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import pytest
@@ -17,6 +16,7 @@ from sequitur.errors import TopologyFileError
 from sequitur.pipelines.topology.replays import REPLAYS_FOLDER, write_request
 from tests.spark import bolts
 from tests.support.events import T0, event, time_of
+from tests.support.values import replace
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -19,6 +18,7 @@ from sequitur.producer.sources._rotation import (
     Rotation,
     files_between,
 )
+from tests.support.values import replace
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import pickle
-from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -28,6 +27,7 @@ from sequitur.consumer.topology.state.values import (
 )
 from sequitur.consumer.topology.transactional.attempt import TransactionAttempt
 from sequitur.errors import StateError, StateOvertakenError, StateOwnerError, StateValueError
+from tests.support.values import replace
 
 _STORE = SQLStore("sqlite:////nowhere/counts.db")
 

@@ -11,7 +11,6 @@ import subprocess
 import sys
 import threading
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import replace
 from pathlib import Path
 from socket import gethostname
 from typing import TYPE_CHECKING, Any
@@ -45,6 +44,7 @@ from tests.support.state_databases import (
     values,
     writer,
 )
+from tests.support.values import replace
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
