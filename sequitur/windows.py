@@ -15,36 +15,28 @@ from sequitur.consumer.topology.windows.aggregates import (
     Sum,
     Top,
 )
-from sequitur.consumer.topology.windows.aligned import AlignedWindows, hopping, tumbling
-from sequitur.consumer.topology.windows.passing import (
-    DuplicatesBolt,
-    RateBolt,
-    deduplicate,
-    rate_limit,
-)
-from sequitur.consumer.topology.windows.sessions import SessionWindows, session
-from sequitur.consumer.topology.windows.silence import SilenceBolt, on_silence
-from sequitur.consumer.topology.windows.sliding import SlidingWindows, sliding
+from sequitur.consumer.topology.windows.aligned import hopping, tumbling
+from sequitur.consumer.topology.windows.joins import join, join_table
+from sequitur.consumer.topology.windows.passing import deduplicate, rate_limit
+from sequitur.consumer.topology.windows.sessions import session
+from sequitur.consumer.topology.windows.silence import on_silence
+from sequitur.consumer.topology.windows.sliding import sliding
 
 __all__ = [
     "Aggregate",
-    "AlignedWindows",
     "Collect",
     "Count",
-    "DuplicatesBolt",
     "Max",
     "Mean",
     "Min",
     "Quantiles",
-    "RateBolt",
     "Reduce",
-    "SessionWindows",
-    "SilenceBolt",
-    "SlidingWindows",
     "Sum",
     "Top",
     "deduplicate",
     "hopping",
+    "join",
+    "join_table",
     "on_silence",
     "rate_limit",
     "session",

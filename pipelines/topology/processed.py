@@ -121,7 +121,7 @@ class Processed:
             )
         document = {"keys": (), "next_timer_ms": None, **document}
         values = {one.name: document[one.name] for one in fields(cls)}
-        values["keys"] = [KeptKeys.from_document(one, root) for one in document["keys"]]
+        values["keys"] = tuple(KeptKeys.from_document(one, root) for one in document["keys"])
         values["totals"] = ProcessTotals(**values["totals"])
         values["requests"] = tuple(values["requests"])
         values["waiting"] = {place: tuple(paths) for place, paths in values["waiting"]}

@@ -75,8 +75,12 @@ FACES: Final = (
 )
 """A name is shown in the first of these packages that has it."""
 
+_AGGREGATES: Final = (
+    *("Count", "Sum", "Mean", "Min", "Max", "Quantiles", "Collect", "Reduce", "Top"),
+)
 NOT_FOR_USERS: Final = frozenset(
     {
+        *("Key.__init__", "Key.end", "Key.entry", "Key.shown", "Topology.keyed_bolts"),
         *("BaseBolt.declared", "ComponentDeclarer.__init__", "ComponentDeclarer.grouping"),
         *("BasicOutputCollector.__init__", "BatchOutputCollector.__init__"),
         *("OutputCollector.__init__", "OutputCollector.hand_over"),
@@ -107,6 +111,15 @@ NOT_FOR_USERS: Final = frozenset(
         *("TransactionalTopology.source", "TransactionalTopology.states"),
         *("TransactionalTopology.values_of", "TransactionalTopologyBuilder.set_spout"),
         "Tuple.declared",
+        *(
+            f"{kind}.{name}"
+            for kind in (
+                *("Count", "Sum", "Mean", "Min", "Max"),
+                *("Quantiles", "Collect", "Reduce", "Top"),
+            )
+            for name in ("begin", "add", "merge")
+        ),
+        *("Sum.result", "Mean.result", "Quantiles.result"),
     }
 )
 """What the engine or the daemon makes, calls or reads, though it has no underscore."""

@@ -36,6 +36,7 @@ LANES: Final = {
         "unit/pipelines/test_process_settings.py",
         "property/test_acker.py",
         "property/test_attempts_at_steps.py",
+        "property/test_joins.py",
         "property/test_late_for_windows.py",
         "property/test_key_files.py",
         "property/test_keyed_state.py",

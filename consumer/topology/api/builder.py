@@ -11,10 +11,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any, Final
 
-from pydantic import TypeAdapter, ValidationError
-
 from sequitur.base.text import encodable
-from sequitur.base.units import Duration, milliseconds
 from sequitur.consumer.topology.api.bolt import BaseBolt, FunctionBolt, is_async, runs_later
 from sequitur.consumer.topology.api.groupings import (
     AllGrouping,
@@ -28,6 +25,7 @@ from sequitur.consumer.topology.api.groupings import (
     ShuffleGrouping,
 )
 from sequitur.consumer.topology.api.keyed import KeyedBolt, why_no_state
+from sequitur.consumer.topology.api.lengths import length_ms
 from sequitur.consumer.topology.api.tuple import (
     DEFAULT_STREAM,
     SYSTEM_COMPONENT,
@@ -44,7 +42,6 @@ if TYPE_CHECKING:
     from sequitur.consumer.topology.api.groupings import CustomStreamGrouping, Grouping
 
 
-_DURATION: Final = TypeAdapter(Duration)
 _LIFECYCLE: Final = ("prepare", "finish_batch", "cleanup", "snapshot", "restore")
 _logger = logging.getLogger("sequitur.topology.hook")
 EVENT_FIELDS: Final = EventValues._fields
@@ -738,14 +735,4 @@ def _with_inputs(component: Component, inputs: Iterable[Subscription]) -> Compon
 
 
 def _tick_ms(whose: str, interval: timedelta | float | str | None) -> int | None:
-    if interval is None:
-        return None
-    try:
-        tick_ms = milliseconds(_DURATION.validate_python(interval))
-    except ValidationError as error:
-        raise TopologyBuildError(
-            f"{whose}: tick_interval = {interval!r}: {error.errors()[0]['msg']}"
-        ) from error
-    if tick_ms < 1:
-        raise TopologyBuildError(f"{whose}: tick_interval = {interval!r}: expected 1 ms or more")
-    return tick_ms
+    return None if interval is None else length_ms(whose, "tick_interval", interval)

@@ -11,17 +11,17 @@ from typing import TYPE_CHECKING, Any, Final
 
 from msgspec import Struct
 
-from sequitur.consumer.topology.windows.lengths import length_ms
+from sequitur.consumer.topology.api.lengths import length_ms
 from sequitur.consumer.topology.windows.window_bolt import Closing, WindowBolt
 from sequitur.errors import TopologyBuildError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from sequitur.consumer.topology.api.keyed import Key, Timer
+    from sequitur.consumer.topology.api.keyed import Key, KeyedBolt, Timer
+    from sequitur.consumer.topology.api.lengths import Length
     from sequitur.consumer.topology.api.tuple import Event
     from sequitur.consumer.topology.windows.aggregates import Aggregate
-    from sequitur.consumer.topology.windows.lengths import Length
 
 _CLOSE: Final = "close"
 _EARLY: Final = "early"
@@ -34,7 +34,7 @@ def tumbling(
     late: str = "stream",
     early: Length | None = None,
     **aggregates: Aggregate,
-) -> AlignedWindows:
+) -> KeyedBolt:
     """Compute aggregates of windows of one size, side by side from 1970 on.
 
     ::
@@ -51,7 +51,8 @@ def tumbling(
             "drop": they are dropped.
         early: How often the result so far of an open window is put out if it has changed, event
             time. None: a window is put out once, when it closes.
-        aggregates: What is computed, by the name of its field.
+        aggregates: What is computed, by the name of its field. Before them stand the fields `key`,
+            `begin_ms` and `end_ms`, after them with `early` also `version` and `is_final`.
 
     Raises:
         TopologyBuildError: An argument is not valid.
@@ -67,7 +68,7 @@ def hopping(
     late: str = "stream",
     early: Length | None = None,
     **aggregates: Aggregate,
-) -> AlignedWindows:
+) -> KeyedBolt:
     """Compute aggregates of windows of one size that begin at each multiple of `advance`.
 
     An event is in several windows. If some of them are closed, it goes to the stream `late` once,
@@ -103,7 +104,7 @@ class Early(Struct, array_like=True):
 
 
 class AlignedWindows(WindowBolt):
-    """Windows that begin at multiples of a length of time. `tumbling` and `hopping` make them."""
+    """Windows that begin at multiples of a length of time."""
 
     state = Panes
 
@@ -126,6 +127,7 @@ class AlignedWindows(WindowBolt):
         pane = None if found is None else found.panes.get(begin_ms)
         passed_ms = self.context.watermark_ms
         is_older = passed_ms is not None and time_ms <= passed_ms
+        values = self._read(event)
         if pane is None or is_older:
             open_ms = self._first_open_end(begin_ms, found, passed_ms if is_older else None)
             if open_ms != self._first_end(begin_ms):
@@ -140,7 +142,7 @@ class AlignedWindows(WindowBolt):
             if pane is None:
                 pane = found.panes[begin_ms] = self._begin()
         assert found is not None
-        self._add(pane, self._read(event))
+        self._add(pane, values)
         if self._closing.early_ms is not None:
             self._note_change(begin_ms, time_ms, found, key)
         key.state = found
@@ -239,7 +241,7 @@ def _aligned(  # noqa: PLR0917 - private, and as the public functions take them
     late: str,
     early: Length | None,
     aggregates: dict[str, Aggregate],
-) -> AlignedWindows:
+) -> KeyedBolt:
     size_ms, advance_ms = length_ms(title, "size", size), length_ms(title, "advance", advance)
     if advance_ms > size_ms:
         raise TopologyBuildError(

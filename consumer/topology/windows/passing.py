@@ -8,25 +8,27 @@ from typing import TYPE_CHECKING, Any, Final
 from msgspec import Struct
 
 from sequitur.consumer.topology.api.keyed import KeyedBolt
+from sequitur.consumer.topology.api.lengths import length_ms
 from sequitur.consumer.topology.windows.event_values import everything, reader
-from sequitur.consumer.topology.windows.lengths import length_ms
 from sequitur.errors import TopologyBuildError
 
 if TYPE_CHECKING:
     from sequitur.consumer.topology.api.bolt import TopologyContext
     from sequitur.consumer.topology.api.collector import OutputCollector
     from sequitur.consumer.topology.api.keyed import Key, Timer
+    from sequitur.consumer.topology.api.lengths import Length
     from sequitur.consumer.topology.api.tuple import Event
     from sequitur.consumer.topology.windows.event_values import Of
-    from sequitur.consumer.topology.windows.lengths import Length
 
 _FORGET: Final = "forget"
 _FIELDS: Final = ("key", "value", "headers", "event_time_ms")
 _OVER: Final = "over"
 
 
-def deduplicate(within: Length, of: Of = None) -> DuplicatesBolt:
+def deduplicate(within: Length, of: Of = None) -> KeyedBolt:
     """Let an event pass unless one with its key and id has passed less than `within` before it.
+
+    The fields are `key`, `value`, `headers` and `event_time_ms` of the event.
 
     Args:
         within: Event time: seconds, a `timedelta`, or text such as "10 min".
@@ -39,8 +41,10 @@ def deduplicate(within: Length, of: Of = None) -> DuplicatesBolt:
     return DuplicatesBolt(length_ms("deduplicate", "within", within), of)
 
 
-def rate_limit(n: int, per: Length, *, over: str = "stream") -> RateBolt:
+def rate_limit(n: int, per: Length, *, over: str = "stream") -> KeyedBolt:
     """Let at most `n` events of a key pass in any `per` of event time.
+
+    The fields are `key`, `value`, `headers` and `event_time_ms` of the event.
 
     Args:
         n: How many.
@@ -65,11 +69,7 @@ class Passed(Struct, array_like=True):
 
 
 class DuplicatesBolt(KeyedBolt):
-    """Lets each id pass once. `deduplicate` makes it.
-
-    Attributes:
-        fields: `key`, `value`, `headers` and `event_time_ms` of the event.
-    """
+    """Lets each id pass once."""
 
     fields = _FIELDS
     state = Passed
@@ -126,11 +126,7 @@ class Recent(Struct, array_like=True):
 
 
 class RateBolt(KeyedBolt):
-    """Lets so many events of a key pass in a time. `rate_limit` makes it.
-
-    Attributes:
-        fields: `key`, `value`, `headers` and `event_time_ms` of the event.
-    """
+    """Lets so many events of a key pass in a time."""
 
     fields = _FIELDS
     state = Recent

@@ -6,14 +6,14 @@ from typing import TYPE_CHECKING, Any, Final
 
 from msgspec import Struct
 
-from sequitur.consumer.topology.windows.lengths import length_ms
+from sequitur.consumer.topology.api.lengths import length_ms
 from sequitur.consumer.topology.windows.window_bolt import Closing, WindowBolt
 
 if TYPE_CHECKING:
-    from sequitur.consumer.topology.api.keyed import Key, Timer
+    from sequitur.consumer.topology.api.keyed import Key, KeyedBolt, Timer
+    from sequitur.consumer.topology.api.lengths import Length
     from sequitur.consumer.topology.api.tuple import Event
     from sequitur.consumer.topology.windows.aggregates import Aggregate
-    from sequitur.consumer.topology.windows.lengths import Length
 
 _CLOSE: Final = "close"
 _EARLY: Final = "early"
@@ -26,7 +26,7 @@ def session(
     late: str = "stream",
     early: Length | None = None,
     **aggregates: Aggregate,
-) -> SessionWindows:
+) -> KeyedBolt:
     """Compute aggregates of sessions: events of a key with less than `gap` between two of them.
 
     A session begins at its first event, and ends `gap` after its last.
@@ -40,7 +40,8 @@ def session(
             `late`. "drop": they are dropped.
         early: How often the result so far of an open session is put out if it has changed, event
             time. None: a session is put out once, when it closes.
-        aggregates: What is computed, by the name of its field.
+        aggregates: What is computed, by the name of its field. Before them stand the fields `key`,
+            `begin_ms` and `end_ms`, after them with `early` also `version` and `is_final`.
 
     Raises:
         TopologyBuildError: An argument is not valid.
@@ -68,7 +69,7 @@ class Sessions(Struct, array_like=True):
 
 
 class SessionWindows(WindowBolt):
-    """Windows that end when their key is silent. `session` makes them."""
+    """Windows that end when their key is silent."""
 
     state = Sessions
 
@@ -79,6 +80,7 @@ class SessionWindows(WindowBolt):
 
     def process(self, event: Event, key: Key, /) -> None:
         time_ms, found, gap_ms = event.event_time_ms, key.state, self._gap_ms
+        values = self._read(event)
         joined: list[Session] = []
         if found is not None:
             joined = [
@@ -100,7 +102,7 @@ class SessionWindows(WindowBolt):
                 found.timer_ms = close_ms
                 key.timer(_CLOSE, at=close_ms)
         one = joined[0]
-        self._add(one.states, self._read(event))
+        self._add(one.states, values)
         one.begin_ms, one.last_ms = min(one.begin_ms, time_ms), max(one.last_ms, time_ms)
         for later in joined[1:]:
             self._merge(one.states, later.states)

@@ -7,17 +7,17 @@ from typing import TYPE_CHECKING, Final
 from msgspec import Struct
 
 from sequitur.consumer.topology.api.keyed import KeyedBolt
-from sequitur.consumer.topology.windows.lengths import length_ms
+from sequitur.consumer.topology.api.lengths import length_ms
 
 if TYPE_CHECKING:
     from sequitur.consumer.topology.api.keyed import Key, Timer
+    from sequitur.consumer.topology.api.lengths import Length
     from sequitur.consumer.topology.api.tuple import Event
-    from sequitur.consumer.topology.windows.lengths import Length
 
 _SILENCE: Final = "silence"
 
 
-def on_silence(after: Length) -> SilenceBolt:
+def on_silence(after: Length) -> KeyedBolt:
     """Emit `key` and `last_ms` once for each silence of a key.
 
     An event ends the silence. The tuple is emitted when the watermark is `after` later than the
@@ -39,11 +39,7 @@ class Heard(Struct, array_like=True):
 
 
 class SilenceBolt(KeyedBolt):
-    """Tells which keys are silent. `on_silence` makes it.
-
-    Attributes:
-        fields: `key` and `last_ms`, the event time of its last event.
-    """
+    """Tells which keys are silent."""
 
     fields = ("key", "last_ms")
     state = Heard

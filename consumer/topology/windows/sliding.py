@@ -7,21 +7,21 @@ from typing import TYPE_CHECKING, Any, Final
 
 from msgspec import Struct
 
-from sequitur.consumer.topology.windows.lengths import length_ms
+from sequitur.consumer.topology.api.lengths import length_ms
 from sequitur.consumer.topology.windows.window_bolt import Closing, WindowBolt
 
 if TYPE_CHECKING:
-    from sequitur.consumer.topology.api.keyed import Key, Timer
+    from sequitur.consumer.topology.api.keyed import Key, KeyedBolt, Timer
+    from sequitur.consumer.topology.api.lengths import Length
     from sequitur.consumer.topology.api.tuple import Event
     from sequitur.consumer.topology.windows.aggregates import Aggregate
-    from sequitur.consumer.topology.windows.lengths import Length
 
 _FORGET: Final = "forget"
 
 
 def sliding(
     size: Length, *, allow_late: Length = 0, late: str = "stream", **aggregates: Aggregate
-) -> SlidingWindows:
+) -> KeyedBolt:
     """Compute at each event aggregates of the events within (t - size, t] before and with it.
 
     The result is put out with the event: `begin_ms` and `end_ms` are t - size and t. Events of the
@@ -33,7 +33,8 @@ def sliding(
             Results that were put out before do not change.
         late: What becomes of events that are older. "stream": they go to the stream `late`.
             "drop": they are dropped.
-        aggregates: What is computed, by the name of its field.
+        aggregates: What is computed, by the name of its field. Before them stand the fields `key`,
+            `begin_ms` and `end_ms`.
 
     Raises:
         TopologyBuildError: An argument is not valid.
@@ -50,7 +51,7 @@ class Latest(Struct, array_like=True):
 
 
 class SlidingWindows(WindowBolt):
-    """Windows that end at each event. `sliding` makes them."""
+    """Windows that end at each event."""
 
     state = Latest
 
@@ -64,7 +65,7 @@ class SlidingWindows(WindowBolt):
         if passed_ms is not None and time_ms + self._allow_late_ms <= passed_ms:
             self._put_aside(event, key)
             return
-        found = key.state
+        values, found = self._read(event), key.state
         if found is None:
             found = Latest([], [[] for _ in self._aggregates])
             key.timer(_FORGET, at=time_ms + self._kept_ms)
@@ -72,7 +73,7 @@ class SlidingWindows(WindowBolt):
         if times_ms and time_ms < times_ms[-1]:
             at = bisect_right(times_ms, time_ms)
         times_ms.insert(at, time_ms)
-        for kept, value in zip(found.values, self._read(event), strict=True):
+        for kept, value in zip(found.values, values, strict=True):
             kept.insert(at, value)
         begin = bisect_right(times_ms, time_ms - self._size_ms)
         results = [

@@ -6,9 +6,9 @@ from abc import abstractmethod
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from sequitur.consumer.topology.api.keyed import KeyedBolt
+from sequitur.consumer.topology.api.lengths import length_ms
 from sequitur.consumer.topology.windows.aggregates import Aggregate
 from sequitur.consumer.topology.windows.event_values import EventReader
-from sequitur.consumer.topology.windows.lengths import length_ms
 from sequitur.errors import TopologyBuildError
 
 if TYPE_CHECKING:
@@ -18,20 +18,15 @@ if TYPE_CHECKING:
     from sequitur.consumer.topology.api.bolt import TopologyContext
     from sequitur.consumer.topology.api.collector import OutputCollector
     from sequitur.consumer.topology.api.keyed import Key
+    from sequitur.consumer.topology.api.lengths import Length
     from sequitur.consumer.topology.api.tuple import Event
-    from sequitur.consumer.topology.windows.lengths import Length
 
 LATE: Final = "late"
 LATE_FIELDS: Final = ("key", "value", "headers", "event_time_ms", "topic", "partition", "offset")
 
 
 class WindowBolt(KeyedBolt):
-    """Computes aggregates of the events of each key by windows of event time.
-
-    Attributes:
-        fields: `key`, `begin_ms`, `end_ms` and the aggregates' names; with `early` also `version`
-            and `is_final`.
-    """
+    """Computes aggregates of the events of each key by windows of event time."""
 
     must_be_read = (LATE,)
 

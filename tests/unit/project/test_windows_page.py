@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import re
 import sys
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import pytest
 
-from sequitur import windows
+from sequitur import KeyedBolt, TopologyTester
 from sequitur.pipelines.topology.topology_file import load_topology
 from tests.support.pages import run, samples, section
 
@@ -41,10 +41,18 @@ def test_the_aggregate_of_the_page_computes_a_spread() -> None:
     assert spread.merge(left, None) == left
 
 
-@pytest.mark.parametrize(("at", "name", "kind"), [
-    (3, "first", windows.DuplicatesBolt),
-    (4, "silent", windows.SilenceBolt),
-    (5, "limited", windows.RateBolt),
-])  # fmt: skip
-def test_the_others_are_made(at: int, name: str, kind: Any) -> None:
-    assert isinstance(run("windows_page", samples("windows.md")[at])[name], kind)
+def test_the_join_of_the_page_joins_orders_and_payments(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "paid.py").write_text(samples("windows.md")[6])
+    monkeypatch.setitem(sys.modules, "paid", sys)  # so that it is gone after the test
+    monkeypatch.delitem(sys.modules, "paid")
+    tester = TopologyTester(load_topology(tmp_path / "paid.py"))
+    tester.run([("1", {"kind": "order"}, 0), ("2", {"kind": "order"}, 0)])
+    tester.run([("1", {"kind": "payment"}, 300_000)], watermark_ms=300_001)
+    assert tester.records("out") == [(b"1", b'{"kind":"payment"}'), (b"2", None)]
+
+
+@pytest.mark.parametrize(("at", "name"), [(3, "first"), (4, "silent"), (5, "limited")])
+def test_the_others_are_made(at: int, name: str) -> None:
+    assert isinstance(run("windows_page", samples("windows.md")[at])[name], KeyedBolt)

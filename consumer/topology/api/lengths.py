@@ -1,4 +1,4 @@
-"""Lengths of time in event time, as users write them."""
+"""Lengths of time, as users write them in code."""
 
 from __future__ import annotations
 
