@@ -67,7 +67,8 @@ def join_table(side: Side, *, allow_late: Length = 0, late: str = "stream") -> K
     """Put out each left event with the newest right event of its key that is not later than it.
 
     The right events are the rows of a table. One without a value deletes the row. A key keeps its
-    row until then. The fields are those of `join`; without a row `right` and `right_ms` are None.
+    row until then. The fields are those of `join`. Without a row, `right` and `right_ms`
+    are None.
 
     Args:
         side: See `join`.
