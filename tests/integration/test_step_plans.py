@@ -267,6 +267,7 @@ def test_topic_that_is_deleted_while_the_job_runs_is_not_waited_for(
     _write(life, 0)
     admin = AdminClient(output.kafka.librdkafka())
     admin.delete_topics([output.topic])[output.topic].result(_TIMEOUT_S)
+    wait_until(lambda: output.topic not in admin.list_topics(timeout=_TIMEOUT_S).topics)
     with pytest.raises(OutputMismatchError, match=r"deleted while the job ran.* give the job a "):
         life.planned(1)
 

@@ -28,6 +28,7 @@ def _steps(fails: Callable[..., Any], check_files: Callable[[], None]) -> Steps:
         settings=settings,
         is_bounded=True,
         outages=SimpleNamespace(tell=print),
+        steady_s=lambda: 0.0,
         on_step=None,
         subscription=None,
         checkpoint=SimpleNamespace(new_name=fails),

@@ -48,6 +48,7 @@ def test_attempt_at_staging_that_fails_leaves_nothing(tmp_path: Path) -> None:
         checkpoint=checkpoint,
         settings=settings,
         outages=SimpleNamespace(tell=print),
+        steady_s=lambda: 0.0,
         on_step=None,
         is_bounded=True,
         subscription=None,

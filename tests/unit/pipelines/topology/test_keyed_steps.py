@@ -94,7 +94,7 @@ def test_a_document_names_the_keys_of_each_task(tmp_path: Path) -> None:
         runs.life = f"another {number}"
         written = Processed(keys=runs.keys, next_timer_ms=runs.next_timer_ms).to_document(tmp_path)
         read = Processed.from_document(json.loads(json.dumps(written)), tmp_path)
-        assert (read.keys, read.next_timer_ms) == (list(runs.keys), 10)
+        assert (read.keys, read.next_timer_ms) == (tuple(runs.keys), 10)
         runs.keys = read.keys
     (kept,) = runs.keys
     assert [isinstance(one.source, bytes) for one in kept.changes] == [True, False, True]
