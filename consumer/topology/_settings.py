@@ -149,8 +149,15 @@ class ProcessSettings(Section):
             )
         return None
 
-    def why_not_keyed(self) -> str | None:
-        """Return which setting does not go with keyed bolts; None if all do."""
+    def why_not_keyed(self, *, by_field: bool = False) -> str | None:
+        """Return which setting does not go with keyed bolts; None if all do.
+
+        Args:
+            by_field: Whether some are keyed by another field than the events' key.
+        """
+        if by_field and self.max_spout_pending is not None:
+            # Waves of partitions are not in the order of times.
+            return f"max_spout_pending = {self.max_spout_pending}"
         if self.ackers == 0:
             return "ackers = 0"
         if self.ordering is Ordering.NONE:

@@ -29,6 +29,7 @@ from sequitur.base.copy_headers import (
     SOURCE_TOPIC_HEADER,
 )
 from sequitur.consumer.reorder.reasons import OVERSIZED_HEADER
+from sequitur.consumer.topology.engine.key_groups import shown_key
 from sequitur.consumer.topology.engine.plan import OutputRecord, random_ids
 from sequitur.consumer.topology.engine.runner import Instances
 from sequitur.consumer.topology.settling.root import (
@@ -39,7 +40,12 @@ from sequitur.consumer.topology.settling.root import (
     readable,
     timer_of,
 )
-from sequitur.consumer.topology.step.batch import EmittedRoots, StepBatch, TaskInput
+from sequitur.consumer.topology.step.batch import (
+    EmittedRoots,
+    StepBatch,
+    TaskInput,
+    holding_ms,
+)
 from sequitur.errors import ConservationError
 from sequitur.kafka.record_format import RecordLimit
 from sequitur.pipelines.rows.left_out import Roots
@@ -129,9 +135,11 @@ def _timer(one: PendingEvent, batch: FileBatch) -> OutputRecord:
     one = one._replace(event=place.event(at_ms, is_replayed=True))
     own = [(DEAD_COMPONENT_HEADER, place.component.encode()), _in_file(one, batch)]
     short = one.detail and one.detail[-_SHORT_DETAIL:]
+    is_by_field = place.component in batch.topology.keyed_by_field
+    shown = shown_key(place.key) if is_by_field else place.key
     for key, value, detail in (
-        (place.key, said, one.detail),
-        (place.key, said, short),
+        (shown, said, one.detail),
+        (shown, said, short),
         (None, None, short),
     ):
         added = [*_added(one, batch, detail), *own]
@@ -176,7 +184,12 @@ DEAD_LETTERS: Final = "dead-letters"
 _COLLECTED_EACH: Final = 200_000
 """New objects between two looks for garbage: tuples make none, and there are many of them."""
 _ROOTS_SCHEMA: Final = pa.schema(
-    [("key", pa.binary()), ("id", pa.uint64()), ("attempt", pa.int32())]
+    [
+        ("key", pa.binary()),
+        ("id", pa.uint64()),
+        ("attempt", pa.int32()),
+        ("time_ms", pa.int64()),
+    ]
 )
 _UNFINISHED_SCHEMA: Final = pa.schema([("root", pa.uint64())])
 """Ids and not places: a place may be there twice in a step, as a dead letter that is replayed and
@@ -331,7 +344,11 @@ class FileBatch(StepBatch):
         return found
 
     def write_roots(self, roots: Sequence[Root]) -> Location:
-        found = [(root.event[0], root.id, root.attempt) for root in roots if root.is_tracked]
+        found = [
+            (root.event[0], root.id, root.attempt, holding_ms(root.event))
+            for root in roots
+            if root.is_tracked
+        ]
         columns = zip(*found, strict=True) if found else [()] * len(_ROOTS_SCHEMA)
         path = self.folder / "work" / f"roots-{uuid4().hex}.arrow"
         with written(path) as file, pa.ipc.new_file(file, _ROOTS_SCHEMA) as writer:
@@ -343,8 +360,8 @@ class FileBatch(StepBatch):
         tables = [_roots(path) for path in roots]
         rows = pa.concat_tables(tables)
         keys = rows["key"].combine_chunks().dictionary_encode().indices.fill_null(-1).to_numpy()
-        ids, attempts = rows["id"].to_numpy(), rows["attempt"].to_numpy()
-        return EmittedRoots(ids, attempts, keys, [len(table) for table in tables])
+        ids, attempts, times_ms = (rows[name].to_numpy() for name in ("id", "attempt", "time_ms"))
+        return EmittedRoots(ids, attempts, keys, times_ms, [len(table) for table in tables])
 
     def attempts_of(self, roots: Location) -> dict[int, int]:
         rows = _roots(roots).to_pydict()

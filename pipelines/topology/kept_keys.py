@@ -13,11 +13,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
+from sequitur.consumer.topology.engine.key_groups import groups_of
 from sequitur.pipelines.store.storage import new_folder, open_file
-from sequitur.pipelines.topology.key_files import join, merge, worth_merging
+from sequitur.pipelines.topology.key_files import divide, join, merge, worth_merging
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Collection, Mapping, Sequence
 
     from sequitur.pipelines.store.checkpoint import Checkpoint
     from sequitur.pipelines.store.storage import Location
@@ -54,6 +55,12 @@ class KeptKeys(NamedTuple):
     task: int
     base: KeyFile | None = None
     changes: tuple[KeyFile, ...] = ()  # the oldest first
+    by_field: bool = False  # whether its keys are of groups, of which the task has some
+
+    @property
+    def sources(self) -> tuple[Source | None, list[Source]]:
+        """Its base, if it has one, and the files of changes."""
+        return None if self.base is None else self.base.source, [one.source for one in self.changes]
 
     @property
     def folders(self) -> set[str]:
@@ -67,7 +74,7 @@ class KeptKeys(NamedTuple):
             "task": self.task,
             "base": None if self.base is None else self.base.to_document(root),
             "changes": [one.to_document(root) for one in self.changes],
-        }
+        } | ({"by_field": True} if self.by_field else {})
 
     @classmethod
     def from_document(cls, document: Mapping[str, Any], root: Location) -> KeptKeys:
@@ -77,18 +84,55 @@ class KeptKeys(NamedTuple):
             document["task"],
             None if base is None else KeyFile.from_document(base, root),
             tuple(KeyFile.from_document(one, root) for one in document["changes"]),
+            document.get("by_field", False),
         )
 
 
 def with_changes(
-    before: Sequence[KeptKeys], changes: Mapping[tuple[str, int], Sequence[KeyFile]]
+    before: Sequence[KeptKeys],
+    changes: Mapping[tuple[str, int], Sequence[KeyFile]],
+    by_field: Collection[str] = (),
 ) -> list[KeptKeys]:
-    """Return what tasks keep after a step, by component and task."""
+    """Return what tasks keep after a step, by component and task; some are keyed `by_field`."""
     kept = {(one.component, one.task): one for one in before}
     for where, files in changes.items():
-        found = kept.get(where, KeptKeys(*where))
+        found = kept.get(where, KeptKeys(*where, by_field=where[0] in by_field))
         kept[where] = found._replace(changes=(*found.changes, *files))
     return [kept[where] for where in sorted(kept)]
+
+
+def divided(
+    kept: Sequence[KeptKeys],
+    had: Mapping[str, int],
+    tasks: Mapping[str, int],
+    folder: Location,
+) -> list[KeptKeys]:
+    """Return what tasks keep, once bolts that are keyed by a field have other numbers of tasks.
+
+    Args:
+        kept: What they keep.
+        had: How many tasks each bolt had.
+        tasks: How many it has.
+        folder: Where files are written, if any are.
+    """
+    result = [one for one in kept if not one.by_field or had[one.component] == tasks[one.component]]
+    for component in sorted({one.component for one in kept} - {one.component for one in result}):
+        own = [one for one in kept if one.component == component]
+        new_folder(folder, may_be_there=True)
+        for task in range(tasks[component]):
+            groups = groups_of(task, tasks[component])
+            parts = [
+                one.sources for one in own if _overlap(groups_of(one.task, had[component]), groups)
+            ]
+            if parts:
+                path = divide(parts, groups, folder)
+                base = KeyFile(path, size_of(path))
+                result.append(KeptKeys(component, task, base, by_field=True))
+    return result
+
+
+def _overlap(some: range, others: range) -> bool:
+    return some.start < others.stop and others.start < some.stop
 
 
 @dataclass(frozen=True, slots=True)

@@ -295,8 +295,28 @@ def join(changes: Sequence[Source], folder: Location, limits: KeyLimits = KEY_LI
     return _merge([*reversed(changes)], folder, limits, is_base=False)
 
 
+def divide(
+    parts: Sequence[tuple[Source | None, Sequence[Source]]],
+    groups: range,
+    folder: Location,
+    limits: KeyLimits = KEY_LIMITS,
+) -> Location:
+    """Write a base of the keys of some groups, out of the bases and changes of several tasks."""
+    sources = [
+        source
+        for base, changes in parts
+        for source in (*reversed(changes), *([] if base is None else [base]))
+    ]
+    return _merge(sources, folder, limits, is_base=True, groups=groups)
+
+
 def _merge(
-    sources: Sequence[Source], folder: Location, limits: KeyLimits, *, is_base: bool
+    sources: Sequence[Source],
+    folder: Location,
+    limits: KeyLimits,
+    *,
+    is_base: bool,
+    groups: range | None = None,
 ) -> Location:
     """Merge files, the newest first, in columns: of each some blocks are in memory at once."""
     tables = [KeyTable(one) for one in sources]
@@ -307,7 +327,11 @@ def _merge(
             writer = KeyTableWriter(file, step, is_base=is_base, limits=limits)
             batches = [table.batches(limits.blocks_bytes) for table in tables]
             for window in windows(batches, ("key",)):
-                writer.write(_newest(window, keeps_gone=not is_base))
+                rows = _newest(window, keeps_gone=not is_base)
+                if groups is not None:
+                    rows = _of_groups(rows, groups)
+                if rows.num_rows:
+                    writer.write(rows)
             writer.close()
         sync(path)
     except BaseException:
@@ -331,6 +355,17 @@ def _newest(window: Sequence[pa.RecordBatch], *, keeps_gone: bool) -> pa.RecordB
         order = pa.array(np.arange(len(entries))) if order is None else order
         order = order.filter(entries.is_valid().take(order))
     return rows if order is None else rows.take(order)
+
+
+def _of_groups(rows: pa.RecordBatch, groups: range) -> pa.RecordBatch:
+    """Return the rows of some groups: the first byte of a key says its group."""
+    keys = rows.column("key")
+    if not len(keys):
+        return rows
+    _, ends, values = keys.buffers()
+    begins = np.frombuffer(ends, np.int32)[keys.offset : keys.offset + len(keys)]
+    first = np.frombuffer(values, np.uint8)[begins]
+    return rows.filter(pa.array((first >= groups.start) & (first < groups.stop)))
 
 
 class Merging(NamedTuple):

@@ -29,6 +29,7 @@ from sequitur.pipelines.topology.processed import Prepared, Processed, ProcessTo
 from sequitur.pipelines.topology.replays import ReplayIntake
 from sequitur.pipelines.topology.step_runs import StepRuns, StepWork, reached_by
 from sequitur.pipelines.topology.topology_file import (
+    check_keys,
     check_kind,
     check_outputs,
     check_states,
@@ -136,7 +137,8 @@ class Processing:
         for step in sorted({done, newest} - {-1}):
             found = self._processed(step)
             if found is not None:
-                check_states(root, found, self._runs.tasks)
+                check_keys(root, found, self._topology)
+                check_states(root, found, self._runs.tasks, self._topology.keyed_by_field)
                 check_kind(root, found, self._topology)
                 if step != done:
                     check_outputs(root, found, self._outputs)

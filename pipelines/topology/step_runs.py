@@ -27,7 +27,7 @@ from sequitur.pipelines.store.storage import (
 )
 from sequitur.pipelines.topology.batch import DEAD_LETTERS, FileBatch, FileInput
 from sequitur.pipelines.topology.files import events, read_pending, write_waiting
-from sequitur.pipelines.topology.kept_keys import KEYS_FOLDER, KeyMerges, with_changes
+from sequitur.pipelines.topology.kept_keys import KEYS_FOLDER, KeyMerges, divided, with_changes
 from sequitur.pipelines.topology.processed import Processed, ProcessTotals
 from sequitur.pipelines.topology.replays import each_once, read_request
 from sequitur.pipelines.topology.surviving_tasks import SurvivingTasks
@@ -200,6 +200,9 @@ class StepRuns:
     def run(self, work: StepWork) -> tuple[Processed, str]:
         """Run a step; return what became of its events, and the name of its folder."""
         one = self.begin(work)
+        assert one.batch.key_folder is not None
+        kept = divided(work.before.keys, work.before.tasks, self.tasks, one.batch.key_folder)
+        work = replace(work, before=replace(work.before, keys=kept))
         before = work.before
         states, keys = before.states_by_task(), before.keys_by_task()
         result = StepRun(one.batch, one.givens, states, one.tasks, keys).run()
@@ -291,7 +294,8 @@ class StepRuns:
             raise ConservationError(
                 f"step {work.entry.step}: an event is unaccounted for: {totals}"
             )
-        keys = with_changes(self._merges.take_in(before.keys), result.keys)
+        by_field = self._topology.keyed_by_field
+        keys = with_changes(self._merges.take_in(before.keys), result.keys, by_field)
         processed = Processed(
             step=work.entry.step,
             taken=result.counts["taken"],

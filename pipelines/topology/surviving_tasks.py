@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Final
 from uuid import uuid4
 
-from sequitur.consumer.topology.step.tasks import SpoutTask
+from sequitur.consumer.topology.step.tasks import SpoutTask, StageTask
 from sequitur.errors import BoltCrashError, TopologyTaskError
 from sequitur.pipelines.store.storage import write_aside
 
@@ -149,7 +149,7 @@ class SurvivingTasks:
 
         The task runs once more, and notes each timer that it is about to call.
         """
-        if not isinstance(task, SpoutTask) or not task.batch.topology.is_keyed:
+        if not isinstance(task, SpoutTask | StageTask) or not task.calls_timers:
             return None
         note = TimerNote(self._folder / f"timer-{uuid4().hex}.pickle")
         if self._tried(replace(task, tell=note)) is not None:

@@ -75,10 +75,11 @@ def check_settings(reorder: ReorderSettings, process: ProcessSettings, topology:
             f'reorder.late_policy = "{reorder.late_policy}": late events would reach bolts out '
             "of order. Send them to a topic"
         )
-    if topology.is_keyed and (why := process.why_not_keyed()) is not None:
+    by_field = bool(topology.keyed_by_field)
+    if topology.is_keyed and (why := process.why_not_keyed(by_field=by_field)) is not None:
         raise TopologyFileError(
-            f"process.{why}: topology {topology.name!r} has keyed bolts, and what a failed event "
-            "did to its key could not be undone: leave the setting out"
+            f"process.{why}: topology {topology.name!r} has keyed bolts, whose events would come "
+            "out of order, or could not be undone: leave the setting out"
         )
     if topology.is_keyed and reorder.mode is ReorderMode.LATEST:
         raise TopologyFileError(
@@ -194,15 +195,33 @@ def check_outputs(root: str, found: Processed, outputs: Collection[str]) -> None
         )
 
 
-def check_states(root: str, found: Processed, tasks: Mapping[str, int]) -> None:
-    """Check that the topology still has the bolts that keep state, with as many tasks."""
+def check_keys(root: str, found: Processed, topology: Topology) -> None:
+    """Check that keyed bolts are still keyed by the events' key, or still by another field."""
+    for one in found.keys:
+        if one.component in topology.components and one.by_field is not (
+            one.component in topology.keyed_by_field
+        ):
+            was, now = ("another field", "the events' key")[:: 1 if one.by_field else -1]
+            raise TopologyFileError(
+                f"{root} keeps state of keyed bolt {one.component!r} by {was}, and it is keyed by "
+                f"{now} now: give it another name, or the grouping back"
+            )
+
+
+def check_states(
+    root: str, found: Processed, tasks: Mapping[str, int], may_change: Collection[str] = ()
+) -> None:
+    """Check that the topology still has the bolts that keep state, with as many tasks.
+
+    Bolts that are keyed by a field `may_change` the number of their tasks.
+    """
     for component, had in found.tasks.items():
         if component not in tasks:
             raise TopologyFileError(
                 f"{root} keeps state of a bolt {component!r}, which the "
                 "topology has not: give the job a checkpoint of its own, or the bolt back"
             )
-        if tasks[component] != had:
+        if tasks[component] != had and component not in may_change:
             raise TopologyFileError(
                 f"{root} keeps state of {had} tasks of bolt {component!r}, which has "
                 f"{tasks[component]} now: tuples would go to other tasks than their state. "

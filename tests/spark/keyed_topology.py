@@ -1,7 +1,8 @@
 """Sessions of each key, with state and timers, whose calls fail now and then: for kill rounds.
 
 Each event comes out with its place in its key's session. A timer ends the session after a gap, and
-it comes out in the topic `SESSIONS_TOPIC`.
+it comes out in the topic `SESSIONS_TOPIC`. If `WINDOWS_TOPIC` is set, events are counted by another
+field in a stage of its own, and each window comes out there.
 """
 
 from __future__ import annotations
@@ -20,6 +21,8 @@ if TYPE_CHECKING:
     from sequitur import Event, Key, Timer, Tuple
 
 GAP_MS = 300
+WINDOW_MS = 500
+GROUPS = 3
 
 
 class Session(Struct):
@@ -62,6 +65,42 @@ def settle(given: Tuple) -> Iterator[Any]:
     yield given["key"], given["value"]
 
 
+@bolt(fields=("group", "at", "n"))
+def grouped(given: Tuple) -> Iterator[Any]:
+    value = given["value"]
+    yield value["n"] % GROUPS, value["at"], value["n"]
+
+
+class Windows(KeyedBolt):
+    """Counts the events of each window of a group; a window of eight fails at the first attempt."""
+
+    fields = ("group", "window", "n")
+    streams = {"closed": ("group", "window")}  # noqa: RUF012 - nobody changes it
+    state = dict[int, int]
+
+    def process(self, given: Tuple, key: Key) -> None:
+        window = given["at"] // WINDOW_MS
+        counts = {**(key.state or {})}
+        counts[window] = counts.get(window, 0) + 1
+        key.state = counts
+        key.timer(str(window), at=(window + 1) * WINDOW_MS)
+        key.emit((key.value, window, given["n"]))
+
+    def on_timer(self, timer: Timer, key: Key) -> None:
+        counts = {**key.state}
+        key.emit((str(key.value), [int(timer.name), counts.pop(int(timer.name))]), "closed")
+        key.state = counts
+        if int(timer.name) % 8 == 0 and timer.attempt == 1:
+            raise ValueError("not yet")
+
+
+@bolt(fields=("n",))
+def beside(given: Tuple) -> None:
+    """Fail 1 % of events at their first attempt, in a stage that reads the windows."""
+    if given["n"] % 100 == 31 and given.attempt == 1:
+        raise ValueError("not here yet")
+
+
 builder = TopologyBuilder("keyed")
 builder.set_spout("events")
 builder.set_bolt("sessions", Sessions()).fields_grouping("events", "key")
@@ -71,4 +110,10 @@ ended = builder.set_output(
     "ended", topic=os.environ.get("SESSIONS_TOPIC", "sessions"), key="key", value="session"
 )
 ended.local_grouping("sessions", "ended")
+if windows_topic := os.environ.get("WINDOWS_TOPIC"):
+    builder.set_bolt("grouped", grouped).local_grouping("sessions")
+    builder.set_bolt("windows", Windows(), 2).fields_grouping("grouped", "group")
+    builder.set_bolt("beside", beside, 2).fields_grouping("windows", "n")
+    closed = builder.set_output("closed", topic=windows_topic, key="group", value="window")
+    closed.local_grouping("windows", "closed")
 topology = builder.build()

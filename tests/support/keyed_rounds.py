@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections import defaultdict
+from collections import Counter, defaultdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -20,8 +20,13 @@ TOPOLOGY: Final = Path(keyed_topology.__file__)
 JOB: Final[dict[str, Any]] = {"topology": TOPOLOGY, "process": PROCESS}
 
 
-def check_sessions(rounds: Rounds, report: dict[str, Any], ended_topic: str) -> None:
-    """Each event is out once and in order, and with its session; so is each session that ended."""
+def check_sessions(
+    rounds: Rounds, report: dict[str, Any], ended_topic: str, windows_topic: str | None = None
+) -> None:
+    """Each event is out once and in order, and with its session; so is each session that ended.
+
+    With a topic of windows, so is each window of a group that is over.
+    """
     dead_letters = PROCESS.dead_letters(rounds.settings.output_topic)
     rounds.check(report, (dead_letters,))
     counts = report["processed"]
@@ -39,7 +44,29 @@ def check_sessions(rounds: Rounds, report: dict[str, Any], ended_topic: str) -> 
     }
     assert said == placed
     assert _ended(rounds.kafka, ended_topic) == wanted
-    assert counts["made"] == sum(map(len, wanted.values()))
+    if windows_topic is None:
+        assert counts["made"] == sum(map(len, wanted.values()))
+    else:
+        assert _ended(rounds.kafka, windows_topic) == _windows(by_key, reached_ms)
+
+
+def _windows(
+    by_key: dict[bytes | None, list[dict[str, Any]]], reached_ms: int
+) -> dict[bytes | None, list[list[int]]]:
+    """Return the windows that are over, by group, in their order."""
+    size_ms = keyed_topology.WINDOW_MS
+    counts: dict[int, Counter[int]] = defaultdict(Counter)
+    for one in (one for own in by_key.values() for one in own):
+        counts[one["n"] % keyed_topology.GROUPS][one["at"] // size_ms] += 1
+    over = {
+        b"%d" % group: [
+            [window, count]
+            for window, count in sorted(several.items())
+            if (window + 1) * size_ms <= reached_ms
+        ]
+        for group, several in counts.items()
+    }
+    return {group: several for group, several in over.items() if several}
 
 
 def _sessions(

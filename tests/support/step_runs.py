@@ -22,7 +22,7 @@ from sequitur.pipelines.rows.selection import Selection
 from sequitur.pipelines.store.part_files import PartFile
 from sequitur.pipelines.topology.batch import DEAD_LETTERS, FileBatch, FileInput
 from sequitur.pipelines.topology.files import EVENT_COLUMNS, read_pending, write_waiting
-from sequitur.pipelines.topology.kept_keys import KeptKeys, with_changes
+from sequitur.pipelines.topology.kept_keys import KeptKeys, divided, with_changes
 from sequitur.pipelines.topology.output_files import OUTPUT_ORDER
 from sequitur.pipelines.topology.surviving_tasks import SurvivingTasks
 from sequitur.pipelines.workers import ThisProcess
@@ -103,6 +103,7 @@ class StepRuns:
     reached_ms: int | None = None
     keys: Sequence[KeptKeys] = ()
     next_timer_ms: int | None = None
+    _had: Mapping[str, int] = field(default_factory=dict)  # tasks of each bolt in the step before
 
     def step(self, given: Iterable[EventValues] = ()) -> None:
         """Run a step with those that wait, and with new events, in the partitions they say."""
@@ -113,9 +114,11 @@ class StepRuns:
             for place in range(self.partitions)
         ]
         tasks = _TasksHere(ThisProcess(lambda task: task), batch.folder / "work", max_crashes=2)
+        self.keys = divided(self.keys, self._had, batch.plan.tasks, batch.folder / "keyed")
+        self._had = batch.plan.tasks
         keys = {(one.component, one.task): one for one in self.keys}
         result = StepRun(batch, givens, self.states, tasks, keys).run()
-        self.keys = with_changes(self.keys, result.keys)
+        self.keys = with_changes(self.keys, result.keys, self.topology.keyed_by_field)
         self.next_timer_ms = result.next_timer_ms
         self.results.append(result)
         self.counts.update(result.counts)

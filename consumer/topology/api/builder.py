@@ -43,6 +43,8 @@ if TYPE_CHECKING:
 
 
 _LIFECYCLE: Final = ("prepare", "finish_batch", "cleanup", "snapshot", "restore")
+MOST_KEYED_TASKS: Final = 256
+"""As many as groups of keys (`engine.key_groups`)."""
 _logger = logging.getLogger("sequitur.topology.hook")
 EVENT_FIELDS: Final = EventValues._fields
 
@@ -323,7 +325,35 @@ class Topology:
 
     @property
     def keyed_bolts(self) -> tuple[str, ...]:
-        return tuple(one.id for one in self.bolts if isinstance(one.bolt, KeyedBolt))
+        """The keyed bolts: those by the key of the events, and those by another field."""
+        return (*self.keyed_by_event, *self.keyed_by_field)
+
+    @property
+    def keyed_by_event(self) -> tuple[str, ...]:
+        """The keyed bolts by the key of the events.
+
+        Their outputs and their state are those of a run without failures.
+        """
+        spout = self.spout.id
+        return tuple(
+            one.id
+            for one in self.bolts
+            if isinstance(one.bolt, KeyedBolt) and _is_by_event(one, spout)
+        )
+
+    @property
+    def keyed_by_field(self) -> tuple[str, ...]:
+        """The keyed bolts by another field, which have a stage of their own.
+
+        Failures change the order in which events come to a key. What does not depend on it is that
+        of a run without failures: aggregates, and windows that are kept apart and that timers end.
+        """
+        by_event = self.keyed_by_event
+        return tuple(
+            one.id
+            for one in self.bolts
+            if isinstance(one.bolt, KeyedBolt) and one.id not in by_event
+        )
 
     @property
     def commit_phase(self) -> frozenset[str]:
@@ -616,10 +646,10 @@ def _check_keyed(
     whose = f"keyed bolt {component!r}"
     if (why := why_no_state(type(made).state)) is not None:
         raise TopologyBuildError(f"{whose}: its state {type(made).state!r} is not a type: {why}")
-    if parallelism is not None:
+    if parallelism is not None and parallelism > MOST_KEYED_TASKS:
         raise TopologyBuildError(
-            f"{whose}: parallelism = {parallelism}: it runs in the tasks of the spout, which have "
-            "the events of its keys. Leave parallelism out"
+            f"{whose}: parallelism = {parallelism}: its keys are of {MOST_KEYED_TASKS} groups, so "
+            "it has at most as many tasks"
         )
     if is_async(made) or concurrency > 1:
         raise TopologyBuildError(
@@ -632,23 +662,44 @@ def _check_keyed(
         )
 
 
+def _is_by_event(one: Component, spout: str) -> bool:
+    """Return whether a keyed bolt is keyed by the key of the events, and by nothing else."""
+    by_key = FieldsGrouping(("key",))
+    return all(given.component == spout and given.grouping == by_key for given in one.inputs)
+
+
 def _check_keyed_inputs(one: Component, components: Mapping[str, Component]) -> None:
     if not isinstance(one.bolt, KeyedBolt):
         return
     whose = f"keyed bolt {one.id!r}"
     for given in one.inputs:
-        read = components[given.component]
-        if read.kind is not Kind.SPOUT or given.grouping != FieldsGrouping(("key",)):
+        if not isinstance(given.grouping, FieldsGrouping):
             raise TopologyBuildError(
-                f"{whose} reads {given.component!r} by {given.grouping} grouping: it reads the "
-                'spout only, by fields_grouping(SPOUT, "key"), so that what a failed event did '
-                "to its key can be undone"
+                f"{whose} reads {given.component!r} by {given.grouping} grouping: its key is the "
+                "value of a field, so read it by fields_grouping"
             )
-        if read.tracked is not True:
-            raise TopologyBuildError(
-                f"{whose}: spout {read.id!r} leaves events untracked, and what they did could not "
-                "be undone: leave `tracked` out"
-            )
+    if len({len(given.grouping.fields) for given in one.inputs}) > 1:
+        raise TopologyBuildError(
+            f"{whose} reads its inputs by different numbers of fields: none of its keys would be "
+            "in both"
+        )
+    spout = next(read for read in components.values() if read.kind is Kind.SPOUT)
+    if spout.tracked is not True:
+        raise TopologyBuildError(
+            f"{whose}: spout {spout.id!r} leaves events untracked, and what they did could not "
+            "be undone: leave `tracked` out"
+        )
+    is_by_event = _is_by_event(one, spout.id)
+    if one.bolt.needs_order and not is_by_event:
+        raise TopologyBuildError(
+            f"{whose}: it takes the events of a key in their order: read the spout by "
+            f'fields_grouping({spout.id!r}, "key"), and nothing else'
+        )
+    if one.parallelism is not None and is_by_event:
+        raise TopologyBuildError(
+            f"{whose}: parallelism = {one.parallelism}: it runs in the tasks of the spout, which "
+            "have the events of its keys. Leave parallelism out"
+        )
 
 
 def _check_name(what: str, name: str) -> None:

@@ -31,7 +31,9 @@ class KeyedBolt(BaseBolt):
     """A bolt that keeps a state and timers for each key of the ordered stream.
 
     It reads the spout, by `fields_grouping(SPOUT, "key")`. The events of a key come in event-time
-    order, with its timers between them. What is yielded or emitted by the key is anchored to the
+    order, with its timers between them. Keyed by another field, or as a reader of another bolt, it
+    has a stage of its own: then an event that is tried again comes after later ones, and timers
+    wait for it. What is yielded or emitted by the key is anchored to the
     event or timer, which is acked when the call returns. If its tree fails, state and timers go
     back to where they were before it.
 
@@ -61,9 +63,12 @@ class KeyedBolt(BaseBolt):
     Attributes:
         state: The type of a key's state: any type that `msgspec` takes. None: keys have only
             timers.
+        needs_order: Whether it takes events, and in their order. Such a bolt cannot be keyed by
+            another field.
     """
 
     state: ClassVar[Any] = None
+    needs_order: ClassVar[bool] = False
 
     @abstractmethod
     def process(self, event: Event, key: Key, /) -> Any:
@@ -154,7 +159,8 @@ class Key:
     """A key in a call of a keyed bolt: its state, its timers, and what is emitted for it.
 
     Attributes:
-        value: The key of its events.
+        value: The key: that of the events, bytes; or the value of the field, or a tuple of those of
+            several.
     """
 
     __slots__ = ("_anchor", "_runner", "_shown", "_timer", "entry", "value")
@@ -162,7 +168,7 @@ class Key:
     def __init__(
         self,
         runner: KeyRunner,
-        value: bytes,
+        value: Any,
         entry: Entry,
         anchor: Any,
         timer: SetTimer | None,

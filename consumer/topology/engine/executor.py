@@ -25,11 +25,14 @@ from sequitur.consumer.topology.api.bolt import (
     is_async,
 )
 from sequitur.consumer.topology.api.builder import TreeFailure
+from sequitur.consumer.topology.api.collector import TaskId
 from sequitur.consumer.topology.api.groupings import Emitter
 from sequitur.consumer.topology.api.keyed import KeyedBolt
 from sequitur.consumer.topology.api.tuple import EventValues, Stream
+from sequitur.consumer.topology.engine import key_groups
 from sequitur.consumer.topology.engine.concurrency import CallPool, ConcurrentRunner
-from sequitur.consumer.topology.engine.keyed import KeyedRunner, StepKeys
+from sequitur.consumer.topology.engine.keyed import TIMER, KeyedRunner, StepKeys
+from sequitur.consumer.topology.engine.keyed_by_field import FieldKeyedRunner
 from sequitur.consumer.topology.engine.plan import (
     Elsewhere,
     Here,
@@ -37,6 +40,7 @@ from sequitur.consumer.topology.engine.plan import (
     OutputRecord,
     Sent,
     encoder,
+    packed,
     unpacked,
 )
 from sequitur.consumer.topology.engine.runner import Instances, Runner
@@ -53,7 +57,7 @@ from sequitur.consumer.topology.engine.trees import (
     TreeTracker,
     multi_anchored,
 )
-from sequitur.consumer.topology.settling.root import Root, is_own
+from sequitur.consumer.topology.settling.root import Root, is_own, is_replayed_timer, timer_of
 from sequitur.consumer.topology.transactional.attempt import Cause, Phase
 from sequitur.consumer.topology.transactional.builder import (
     TransactionalTopology,
@@ -91,6 +95,7 @@ class Wiring:
         self._runners = runners
         self._write = write
         self._send = send
+        self._keyed_by_field = frozenset(self._topology.keyed_by_field)
         self._emitted: list[Callable[[], int]] = []
         for (component, task), runner in runners.items():
             streams = [
@@ -128,9 +133,25 @@ class Wiring:
                 targets.append(Here(runners, choose))
                 continue
             self.is_whole = False
-            choose = self._chooser(grouping, stream, tasks, emitter, reader.id)
+            if reader.id in self._keyed_by_field:
+                choose = key_groups.chooser(grouping.fields, stream, tasks)
+            else:
+                choose = self._chooser(grouping, stream, tasks, emitter, reader.id)
             targets.append(Elsewhere(self._sender(reader.id), choose, reader.id))
         return targets
+
+    def send_timer(
+        self, root: Root, event: tuple[Any, ...], edge: int, trace: Trace | None
+    ) -> None:
+        """Send a timer that waited to the task that has its key."""
+        place, at_ms = timer_of(event)
+        number = key_groups.task_of(place.key, self._placement.tasks[place.component])
+        values = packed(TIMER, (place.name, at_ms, is_replayed_timer(event)))
+        sent = Sent(values, (TIMER.component, TIMER.name), ((root, edge),), (TIMER.component,))
+        root.value ^= edge
+        if trace is not None:
+            trace.sent(None, (), None, TIMER, sent, TaskId(place.component, number))
+        self._sender(place.component)(number, sent)
 
     def _chooser(
         self, grouping: Grouping, stream: Stream, tasks: int, emitter: Emitter, reader: str
@@ -268,6 +289,8 @@ class BoltTasks:
         moment = self._environment.start.moment
         context.now_ms, context.watermark_ms = moment.now_ms, moment.watermark_ms
         runner = self._runner_of(component, context, bolt)
+        if self._environment.start.is_again and type(runner) in _REPEATING:
+            runner.repeat_calls()
         if kept is not None:
             runner.take_over(kept)
         return runner
@@ -276,7 +299,9 @@ class BoltTasks:
         environment = self._environment
         has_calls = component.concurrency > 1 and not environment.runs_inline
         if environment.keys is not None and isinstance(bolt, KeyedBolt):
-            return KeyedRunner(environment, context, bolt, environment.keys)
+            by_field = component.id in self._topology.keyed_by_field
+            made = FieldKeyedRunner if by_field else KeyedRunner
+            return made(environment, context, bolt, environment.keys)
         if not isinstance(self._topology, TransactionalTopology):
             if has_calls:
                 return ConcurrentRunner(environment, context, bolt, self._pool, component)
@@ -289,6 +314,10 @@ class BoltTasks:
         if has_calls:
             return ConcurrentTransactionRunner(environment, context, bolt, self._pool, component)
         return TransactionRunner(environment, context, bolt)
+
+
+_REPEATING: Final = (Runner, FieldKeyedRunner)
+"""Those whose calls are repeated when tasks run again."""
 
 
 def _copy_of(component: Component) -> Any:
@@ -403,6 +432,11 @@ class Executor:
         return self._environment.user_code
 
     @property
+    def oldest_ms(self) -> int | None:
+        """Event time of the oldest event that is known to wait; None without any."""
+        return self._trees.oldest_ms
+
+    @property
     def has_to_blame(self) -> bool:
         """Whether a `finish_batch` failed several events, one of which has no further attempt."""
         return any(runner.gives_up_together for runner in self._runners.values())
@@ -432,6 +466,19 @@ class Executor:
         self._open.add(root, root.event)
         if self._open.is_full:
             self.finish()
+
+    def send_timer(self, root: Root, event: tuple[Any, ...]) -> None:
+        """Give a timer that waited in the form of an event back to the stage of its bolt."""
+        if not self._begins(root, event):
+            return
+        component = timer_of(event)[0].component
+        if component in self._topology.keyed_by_field:
+            self._from_spout.emit_timer(root, event)
+        else:
+            path = (TIMER.component,)
+            failure = TreeFailure(FailReason.EXCEPTION, f"no keyed bolt {component!r}", path)
+            self._trees.fail(root, failure)
+        self._open.add(root, root.event)
 
     def refuse(self, root: Root, values: tuple[Any, ...], failure: TreeFailure) -> None:
         if self._begins(root, values):

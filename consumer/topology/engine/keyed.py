@@ -70,6 +70,7 @@ class Image(NamedTuple):
     component: str
     key: bytes
     before: Entry
+    call: int = 0  # number of the call among those by a field, which may be for several roots
 
 
 class DueTimer(NamedTuple):
@@ -92,16 +93,23 @@ class KeyLog(NamedTuple):
     # have changed, by component and key
     found: dict[tuple[str, bytes], Entry]
     left: dict[tuple[str, bytes], Entry]
+    timers: dict[int, TimerPlace]  # those that were called or held, by root, where ackers decide
 
     def undo(self, unfinished: Collection[int]) -> set[tuple[str, bytes]]:
         """Take keys back to before their first root that is not done. Return which keys."""
         undone: set[tuple[str, bytes]] = set()
         if unfinished:
-            for root, component, key, before in self.images:
+            for root, component, key, before, _ in self.images:
                 if root in unfinished and (component, key) not in undone:
                     undone.add((component, key))
                     self.left[component, key] = before
         return undone
+
+    def undo_calls(self, mark: int) -> None:
+        """Undo the calls from an image on."""
+        for _, component, key, before, _ in reversed(self.images[mark:]):
+            self.left[component, key] = before
+        del self.images[mark:]
 
     def drop(self, place: TimerPlace, entry: Entry | None = None) -> None:
         """Unset a timer that is given up: it is not called again."""
@@ -128,9 +136,10 @@ class StepKeys:
     """The keys of one process in a step: those of its stores, and what calls have made of them."""
 
     def __init__(self, stores: Mapping[str, KeyStore], reached_ms: int | None) -> None:
-        self.log = KeyLog([], {}, {})
+        self.log = KeyLog([], {}, {}, {})
         # timers that wait as events do, with their keys: they are not called otherwise
         self.waiting: set[TimerPlace] = set()
+        self.images_bytes = 0  # about how much the images of keys by a field take
         self._stores = stores
         self._reached_ms = reached_ms
         self._read: dict[tuple[str, bytes], Entry] = {}
@@ -153,8 +162,12 @@ class StepKeys:
 
     def replace(self, root: int, component: str, key: bytes, before: Entry, after: Entry) -> None:
         """Keep another entry of a key from now on, until a root turns out not to be done."""
+        self.log.images.append(Image(root, component, key, before))
+        self.take(component, key, before, after)
+
+    def take(self, component: str, key: bytes, before: Entry, after: Entry) -> None:
+        """Take another entry of a key, whose image is kept."""
         where, log = (component, key), self.log
-        log.images.append(Image(root, component, key, before))
         if where not in log.found:
             log.found[where] = before
         log.left[where] = after
@@ -206,6 +219,14 @@ class StepKeys:
                     break
         return min(times, default=None)
 
+    @property
+    def first_left_ms(self) -> int | None:
+        """Time of the first timer that is due in this step and was not called; None without any."""
+        if self._reached_ms is None:
+            return None
+        first_ms = self.next_timer_ms(())
+        return first_ms if first_ms is not None and first_ms <= self._reached_ms else None
+
     def _add_next(self, component: str) -> None:
         time_ms, key = next(self._coming[component], (None, b""))
         if time_ms is not None:
@@ -253,7 +274,7 @@ class KeyedRunner(Runner):
     ) -> None:
         self._keys = keys
         self._key: Key | None = None
-        self._before = EMPTY
+        self._stored, self._before = b"", EMPTY
         self._kind = type(bolt).state if type(bolt).state is not None else type(None)
         self._read = msgspec.msgpack.Decoder(self._kind).decode
         self._calls, self._looks_at = 0, 1
@@ -276,8 +297,22 @@ class KeyedRunner(Runner):
         self._calls += 1
         if self._calls >= self._looks_at:
             self._look(key)
-        if given.owner is ACKED and key.entry is not before:
-            self._keys.replace(given.root.id, self._component, key.value, before, key.entry)
+        if given.owner is ACKED:
+            self._keep(given, before, key.entry)
+
+    def _keep(self, given: TrackedTuple, before: Entry, after: Entry) -> None:
+        if after is not before:
+            self._keys.replace(given.root.id, self._component, self._stored, before, after)
+
+    def _key_in(self, given: TrackedTuple) -> tuple[bytes, Any]:
+        """Return the key of a tuple as it is stored, and its value."""
+        key: bytes | None = given.root.event[0]
+        if key is None:
+            raise KeyedStateError(f"bolt {self._component!r} got an event without a key")
+        return key, key
+
+    def _timer_in(self, given: TrackedTuple) -> tuple[TimerPlace, int]:
+        return timer_of(given.root.event)
 
     def encode(self, value: Any) -> tuple[bytes, Any]:
         try:
@@ -299,22 +334,20 @@ class KeyedRunner(Runner):
     def _keyed(self, given: TrackedTuple) -> Any:
         bolt: Any = self.bolt
         event = given.root.event
-        key = event[0]
-        if key is None:
-            raise KeyedStateError(f"bolt {self._component!r} got an event without a key")
-        before = self._before = self._keys.entry(self._component, key)
+        self._stored, value = self._key_in(given)
+        before = self._before = self._keys.entry(self._component, self._stored)
         if given.declared is not TIMER:
-            self._key = made = Key(self, key, before, given, None)
+            self._key = made = Key(self, value, before, given, None)
             returned = bolt.process(given, made)
         else:
-            place, at_ms = timer_of(event)
+            place, at_ms = self._timer_in(given)
             entry, row = before, 0
             if is_current(place, before.timers):  # a replayed one is not
                 row = before.timers[place.name].row
                 others = {one: set_ for one, set_ in before.timers.items() if one != place.name}
                 entry = Entry(before.state, others, before.number, before.fresh)
             timer = SetTimer(at_ms, event[3], event[4] == AFTER_EVENTS, event[6], row)
-            self._key = made = Key(self, key, entry, given, timer)
+            self._key = made = Key(self, value, entry, given, timer)
             returned = bolt.on_timer(Timer(place.name, at_ms, given.root.attempt), made)
         if self._is_tested:
             if isinstance(returned, Iterator):

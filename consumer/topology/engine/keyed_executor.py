@@ -108,6 +108,15 @@ class KeyedExecutor(Executor):
         """Call the timers that are due in this step after its last event."""
         self.call_timers(self.keys.rest)
 
+    def has(self, component: str) -> bool:
+        """Return whether a keyed bolt runs here."""
+        return self._runner_of(component) is not None
+
+    def drop(self, place: TimerPlace) -> None:
+        """Unset a timer that is given up, if its bolt runs here."""
+        if self.has(place.component):
+            self.keys.drop(place)
+
     def drop_failed(self) -> None:
         """Unset the timers whose calls failed for the last time. Ackers learn of others."""
         for root, event in self._timers:

@@ -27,6 +27,7 @@ import numpy as np
 from sequitur.base.json_field import name_twice_in
 from sequitur.base.text import named
 from sequitur.consumer.topology.api.bolt import keeps_of_batch
+from sequitur.consumer.topology.api.builder import MOST_KEYED_TASKS
 from sequitur.consumer.topology.settling.outcomes import RetryPolicy
 from sequitur.errors import NOT_THE_USERS, EmitError, TopologyError
 
@@ -124,7 +125,8 @@ def plan(topology: Topology, partitions: int, parallelism: Mapping[str, int] | N
     """Divide a topology into stages."""
     asked = {one.id: one.parallelism for one in topology.bolts}
     asked |= {name: asked.get(name) or tasks for name, tasks in (parallelism or {}).items()}
-    asked |= dict.fromkeys(topology.keyed_bolts)  # they run in the spout's tasks
+    asked |= dict.fromkeys(topology.keyed_by_event)  # they run in the spout's tasks
+    by_field = topology.keyed_by_field
     members: list[list[str]] = [[topology.spout.id]]
     tasks = [partitions]
     of = {topology.spout.id: 0}
@@ -136,7 +138,11 @@ def plan(topology: Topology, partitions: int, parallelism: Mapping[str, int] | N
         stays = stage is not None and _stays(
             component, topology.spout.id, tasks[stage], asked[component.id]
         )
-        if stage is None or not stays or begins_commit or {component.id, first} & keeping:
+        if component.id in by_field:
+            tasks.append(asked[component.id] or min(partitions, MOST_KEYED_TASKS))
+            stage = len(members)
+            members.append([])
+        elif stage is None or not stays or begins_commit or {component.id, first} & keeping:
             beside = stage if stays and not begins_commit else None
             tasks.append(asked[component.id] or partitions if beside is None else tasks[beside])
             stage = len(members)

@@ -7,7 +7,8 @@ import contextlib
 import inspect
 import threading
 import traceback
-from collections.abc import Iterator
+from collections import deque
+from collections.abc import Callable, Iterator
 from types import GeneratorType
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
@@ -43,7 +44,7 @@ from sequitur.errors import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable, Collection, Iterable, Mapping, Sequence
+    from collections.abc import AsyncIterator, Collection, Iterable, Mapping, Sequence
 
     from sequitur.consumer.topology.api.bolt import TopologyContext
     from sequitur.consumer.topology.api.tuple import Stream
@@ -51,6 +52,8 @@ if TYPE_CHECKING:
     from sequitur.consumer.topology.settling.root import Root
 
 
+REPEATS: Final = 7
+"""So often a call is repeated that raises where its failure would cost others more calls."""
 _FOLLOWED_AT: Final = 64
 """So many tuples that a call has yielded wait, and twice as many as waited before, until they are
 followed through further bolts."""
@@ -198,6 +201,34 @@ class Runner:
             if isinstance(error, KeyboardInterrupt):
                 raise
             self.raised(given, error)
+
+    def repeat_calls(self) -> None:
+        """Repeat calls that raise, so that what fails by chance does not fail its event.
+
+        What a call emits waits until it is over.
+        """
+        call, output, users = self._call, self._output, self._users
+
+        def repeated(given: TrackedTuple) -> None:
+            waiting = deque[Callable[[], Any]]()
+            for left in range(0 if given.is_tick else REPEATS, -1, -1):
+                output.unsent = waiting
+                try:
+                    returned = call(given)
+                    if returned is not None:
+                        self._emit_all(returned, given)
+                    break
+                except Exception as error:
+                    if not left or given.owner is not self or isinstance(error, BoltTimeoutError):
+                        raise
+                    waiting.clear()
+                    users.begin_again()
+                finally:
+                    output.unsent = None
+            for give_out in waiting:
+                give_out()
+
+        self._call = repeated
 
     def _note_call(self, given: TrackedTuple) -> None:
         if self._holds:

@@ -78,6 +78,7 @@ class TaskOutput:
         self._dropped = environment.dropped
         self._numbers = environment.start.numbers
         self._offsets = environment.start.offsets
+        self._is_again = environment.start.is_again
         self._tracks_made = environment.start.tracks_made
         self._made = environment.made
         self._last_made = environment.last_made
@@ -93,7 +94,8 @@ class TaskOutput:
             return
         stream, targets = self._streams[DEFAULT_STREAM]
         self.width = len(stream.fields)
-        is_checked = self._trace is not None or self._attempt is not None
+        # The short way cannot wait for the end of a call.
+        is_checked = self._trace is not None or self._attempt is not None or self._is_again
         if not is_checked and len(targets) == 1 and not stream.is_direct:
             self.emit_one = self._fast_path(stream, targets[0])
 
@@ -445,6 +447,10 @@ class SpoutOutput:
             return
         self.emit(root, made.values, self._source_of(made), made.target)
 
+    def emit_timer(self, root: Root, event: tuple[Any, ...]) -> None:
+        """Give a timer that waited back to the stage of its bolt."""
+        self._wiring.send_timer(root, event, self._next_id(), self._trace)
+
     def _source_of(self, made: MadeTuple) -> _Source:
         place = made.component, made.task, made.stream
         found = self._made.get(place)
@@ -671,6 +677,8 @@ class Start:
     last_made: Mapping[bytes, Order] = field(default_factory=dict)
     # what the keyed bolts here keep, by component
     keys: Mapping[str, KeyStore] = field(default_factory=dict)
+    # whether tasks run once more without events that are not done: calls are repeated then
+    is_again: bool = False
 
 
 @dataclass(frozen=True, slots=True)

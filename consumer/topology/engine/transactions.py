@@ -18,7 +18,7 @@ from sequitur.base.text import said_by
 from sequitur.consumer.topology.api.bolt import BatchBolt, keeps_of_batch
 from sequitur.consumer.topology.api.groupings import task_of_group
 from sequitur.consumer.topology.engine.concurrency import ConcurrentRunner
-from sequitur.consumer.topology.engine.runner import Runner
+from sequitur.consumer.topology.engine.runner import REPEATS, Runner
 from sequitur.consumer.topology.engine.task_output import detail_of
 from sequitur.consumer.topology.engine.trees import ACKED, FAILED, TrackedTuple
 from sequitur.consumer.topology.state.map_state import CommitterStates
@@ -182,7 +182,6 @@ class BoltCopies:
         return self._tuples.get(number) or self._shared[number]
 
 
-_REPEATS: Final = 7
 ENDS_THE_JOB: Final = (StateOwnerError, StateOvertakenError)
 """Somebody else's transactions stand in the database: no further try can change that."""
 
@@ -234,7 +233,7 @@ class _InTransaction(Runner):
             or transaction.phase is Phase.COMMIT
             or not all(root.is_tracked for root, _ in given.trees())
         )
-        return _REPEATS if is_dear and not given.is_tick else 0
+        return REPEATS if is_dear and not given.is_tick else 0
 
     @property
     def _outcome(self) -> BatchOutcome:
@@ -376,7 +375,7 @@ class TransactionRunner(_InTransaction):
         copies = self._copies
         can_go_back = copies is not None and copies.can_go_back
         can_repeat = can_go_back if self._keeps else not self._has_emitted
-        most = self._repeats(given) if self._is_new else _REPEATS
+        most = self._repeats(given) if self._is_new else REPEATS
         if can_repeat and not isinstance(error, FailBatch) and self._raised[given] < most:
             self._raised[given] += 1
             self._is_undone = True

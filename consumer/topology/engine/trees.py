@@ -130,7 +130,7 @@ class TreeTracker:
 
     __slots__ = (
         "_dead_block", "_keeps_order", "_policy", "blocked", "current", "event", "late_acks",
-        "untracked_failures",
+        "oldest_ms", "untracked_failures",
     )  # fmt: skip
 
     def __init__(self, rules: Rules, event: Any, *, dead_block: bool = False) -> None:
@@ -139,6 +139,8 @@ class TreeTracker:
         self.current: Root | None = None
         self.event = event
         self.blocked: dict[bytes, Order] = {}
+        # least event time of those that are known to wait; what tasks made holds back no watermark
+        self.oldest_ms: int | None = None
         self.late_acks = 0
         self.untracked_failures = 0
         self._policy = rules.retry
@@ -168,8 +170,16 @@ class TreeTracker:
             return
         if root.failure is None:
             root.failure = failure
-            if self._dead_block or not self._policy.gives_up(root.attempt, failure.reason):
+            gives_up = self._policy.gives_up(root.attempt, failure.reason)
+            if self._dead_block or not gives_up:
                 self.block(root.key, root.order)
+            if not gives_up:
+                self.let_wait(root.event)
+
+    def let_wait(self, event: tuple[Any, ...]) -> None:
+        """Note that an event waits, by its values."""
+        if not is_made(event) and (self.oldest_ms is None or event[3] < self.oldest_ms):
+            self.oldest_ms = event[3]
 
     def gives_up(self, root: Root, reason: FailReason) -> bool:
         """Return whether an event that fails now has no further attempt."""
@@ -196,9 +206,14 @@ class TreeTracker:
             return True
         for root, _ in trees:
             if root.failure is None and root.is_tracked:
-                root.is_held = True
-                self.block(root.key, root.order)
+                self.hold(root)
         return False
+
+    def hold(self, root: Root) -> None:
+        """Hold an event, and later ones of its key."""
+        root.is_held = True
+        self.block(root.key, root.order)
+        self.let_wait(root.event)
 
     def block(self, key: bytes | None, order: Order) -> None:
         """Hold the events of a key that are later than one that waits."""
@@ -257,6 +272,7 @@ class OpenTrees:
     def hold(self, root: Root) -> None:
         """Hold an event that is not fed, because an earlier one of its key waits."""
         root.is_held = True
+        self._trees.let_wait(root.event)
         self.unfinished.append(UnfinishedEvent(root, EventOutcome.HELD, root.attempt - 1))
 
     def add(self, root: Root, values: Any) -> None:

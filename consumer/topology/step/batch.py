@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Final, NamedTuple, Protocol, Ty
 from sequitur.consumer.topology.api.bolt import Moment
 from sequitur.consumer.topology.engine.plan import STAGE_BITS, TASK_BITS
 from sequitur.consumer.topology.settling.outcomes import EventOutcome
-from sequitur.consumer.topology.settling.root import first_offset
+from sequitur.consumer.topology.settling.root import first_offset, is_made
 from sequitur.consumer.topology.transactional.attempt import Phase
 from sequitur.consumer.topology.transactional.builder import (
     TransactionalTopology,
@@ -34,10 +34,11 @@ if TYPE_CHECKING:
     from sequitur.consumer.topology.engine.plan import OutputRecord, Plan, Rules, Sent, Stage
     from sequitur.consumer.topology.engine.runner import Instances
     from sequitur.consumer.topology.engine.task_output import Trace
-    from sequitur.consumer.topology.settling.root import Order, Root
+    from sequitur.consumer.topology.settling.root import Order, Root, TimerPlace
     from sequitur.consumer.topology.transactional.attempt import BatchOutcome, Transaction
 
 
+HOLDS_NOTHING_MS: Final = (1 << 63) - 1
 _TASK_BITS: Final = 48
 _NEW: Final = 1 << 47
 """Roots are numbered through a step: by task, then those that wait, then the new ones."""
@@ -95,6 +96,7 @@ class EmittedRoots(NamedTuple):
     ids: Any
     attempts: Any
     keys: Any  # a number for each event's key; -1 without one
+    times_ms: Any  # event times; `HOLDS_NOTHING_MS` of what tasks made
     counts: Sequence[int]  # how many each of the tasks emitted
 
 
@@ -142,6 +144,12 @@ class TaskInput(ABC):
         new = itertools.islice(self.new(), *window)
         for root, event in enumerate(new, self.first_new_id(window)):
             yield root, None, event
+
+
+def holding_ms(event: tuple[Any, ...]) -> int:
+    """Return the event time that an event holds the watermark at, while it waits."""
+    time_ms: int = event[3]
+    return HOLDS_NOTHING_MS if is_made(event) else time_ms
 
 
 def components_of(path: str | None) -> tuple[str, ...]:
@@ -205,6 +213,13 @@ class TaskResult:
     # it was given, where ackers decide on it
     keys: Mapping[tuple[str, int], Handle] = field(default_factory=dict)
     key_log: Handle = None  # what undoes that
+    # the bolts that are keyed by a field call timers up to the oldest event that waits: its event
+    # time, as far as this task knows; and that of the oldest that was not tried, with its retry
+    hold_ms: int | None = None
+    not_tried: tuple[int, int] | None = None
+    # timers of these bolts that wait, with the ids of their roots
+    waiting_timers: Sequence[tuple[int, TimerPlace]] = ()
+    held_timers: Sequence[int] = ()  # ids of those that came back too early
     next_timer_ms: int | None = None  # when the next timer of a key is due; None without any
     # the order of each task's last made tuple that waited, by the task's key
     behind: Mapping[bytes, Order] = field(default_factory=dict)
@@ -231,12 +246,16 @@ _RECORD_BITS: Final = 26
 _MAX_WAVE: Final = (1 << 63 - STAGE_BITS - TASK_BITS - _RECORD_BITS) - 1
 
 
-def emissions(wave: int, stage: int, task: int) -> Iterator[int]:
-    """Number a task's records, so that no two records of one place have the same order."""
+def emissions(wave: int, stage: int, task: int, *, is_again: bool = False) -> Iterator[int]:
+    """Number a task's records, so that no two records of one place have the same order.
+
+    A task that runs again has other numbers than before.
+    """
     assert stage < 1 << STAGE_BITS, "`plan` refuses so many stages"
     assert task < 1 << TASK_BITS, "`plan` refuses so many tasks"
     of_wave = min(wave, _MAX_WAVE) << STAGE_BITS | stage
-    return itertools.count((of_wave << TASK_BITS | task) << _RECORD_BITS)
+    first = (of_wave << TASK_BITS | task) << _RECORD_BITS
+    return itertools.count(first | (1 << _RECORD_BITS - 1 if is_again else 0))
 
 
 class OutputWriter(Protocol):

@@ -17,6 +17,8 @@ from sequitur.base.copy_headers import FailReason
 from sequitur.consumer.topology.api.builder import TreeFailure
 from sequitur.consumer.topology.engine.runner import FINISH_OVERRAN
 from sequitur.consumer.topology.engine.task_output import finish_words
+from sequitur.consumer.topology.settling.acker import AckFlag
+from sequitur.consumer.topology.step.key_ties import CallsTask, KnownRoots, UndoCallsTask
 from sequitur.consumer.topology.step.tasks import AckerTask, SpoutTask, StageTask
 from sequitur.consumer.topology.step.undone_keys import UndoTask
 from sequitur.consumer.topology.step.verdicts import UnfinishedRoots, VerdictTask, decide
@@ -204,12 +206,13 @@ class StepRun:
         self._tasks = tasks
         self._result = StepResult(states=dict(states))
         self._last_made: dict[bytes, Order] = {}
+        self._known = KnownRoots()
 
     def run(self) -> StepResult:
         if self._batch.plan.is_local:
             results = self._run(self._spout_tasks((0, None), 0))
             self._take_all(results)
-            self._take_keys(results)
+            self._take_keys(results, [])
         else:
             self._in_waves()
         return self._finished()
@@ -243,7 +246,9 @@ class StepRun:
             self._result.waiting.clear()
             self._result.counts["waiting"] = self._result.counts["made_waiting"] = 0
             self._result.next_due_ms = self._result.least_waiting_ms = None
-        results = self._with_later_stages(spouts, wave)
+        results: Sequence[TaskResult] = self._with_later_stages(spouts, wave)
+        if self._batch.topology.keyed_by_field and self._batch.ackers:
+            results = self._without_failed(spouts, results, wave)
         self._take_all(results)
         for one in results:
             for key, order in one.last_made.items():
@@ -251,7 +256,8 @@ class StepRun:
         verdicts: Sequence[Sequence[EventVerdict]] = [[] for _ in spouts]
         if self._batch.ackers:
             verdicts = self._decide(spouts, results, window)
-        self._take_keys(self._with_undone(spouts, verdicts, wave))
+        later = self._with_undone_calls(results[len(spouts) :], verdicts, wave)
+        self._take_keys(self._with_undone(spouts, verdicts, wave), later)
         return any(one.has_more for one in spouts)
 
     def _with_later_stages(self, spouts: Sequence[TaskResult], wave: int) -> list[TaskResult]:
@@ -260,8 +266,102 @@ class StepRun:
         for stage in self._batch.plan.stages[1:]:
             sent = [(one.tuples_file, one.tuples) for one in results]
             behind = {key: order for one in spouts for key, order in one.behind.items()}
-            results += self._run(self._stage_tasks(stage, sent, wave, behind))
+            tasks = self._stage_tasks(stage, sent, wave, behind)
+            results += self._run([self._with_keys(one, results) for one in tasks])
         return results
+
+    def _with_keys(
+        self, task: StageTask, results: Sequence[TaskResult], hold_ms: int | None = None
+    ) -> StageTask:
+        """Return a task with what its keyed bolt kept, and with what waits by earlier stages."""
+        component = task.stage.components[0]
+        if component not in self._batch.topology.keyed_by_field:
+            return task
+        return replace(
+            task,
+            keys=self._keys_of(task.task, (component,)),
+            hold_ms=_least(hold_ms, *(one.hold_ms for one in results)),
+            waiting=[place for one in results for _, place in one.waiting_timers],
+            dropped=[
+                place
+                for one in results
+                for root, place in one.waiting_timers
+                if root in self._known.dead
+            ],
+        )
+
+    def _without_failed(
+        self, spouts: Sequence[TaskResult], results: Sequence[TaskResult], wave: int
+    ) -> Sequence[TaskResult]:
+        """Return what the stages made, with no call at a key behind one that is undone.
+
+        Tasks with such calls run once more without the events that are not done, and so do the
+        tasks that read theirs. Calls are repeated then. What fails all the same holds those that
+        came behind it at its keys: they run again in the next step.
+        """
+        known = self._not_done(spouts, results)
+        if not known.places:
+            return results
+        self._known, batch = known, replace(self._batch, run=f"{self._batch.run}.again")
+        self._batch = batch
+        ids = [*known.failures, *known.held]
+        left_out = [batch.write_unfinished(ids)] if ids else ()
+        behind = {key: order for one in spouts for key, order in one.behind.items()}
+        counting, begin, readers = list(results), len(spouts), set[tuple[str, int]]()
+        for stage in batch.plan.stages[1:]:
+            before = counting[:begin]
+            sent = [(one.tuples_file, one.tuples) for one in before]
+            again = [
+                self._with_keys(
+                    replace(one, unfinished=left_out, is_again=True), before, known.hold_ms
+                )
+                for one in self._stage_tasks(stage, sent, wave, behind)
+                if begin + one.task in known.places
+                or any((component, one.task) in readers for component in stage.components)
+            ]
+            for one, result in zip(again, self._run(again), strict=True):
+                readers.update(results[begin + one.task].tuples, result.tuples)
+                counting[begin + one.task] = result
+            begin += stage.tasks
+        return counting
+
+    def _not_done(self, spouts: Sequence[TaskResult], results: Sequence[TaskResult]) -> KnownRoots:
+        """Return what is not done, and which tasks have calls behind it at its keys."""
+        spout, found = self._batch.topology.spout.id, self._told_of(spouts, results)[1]
+        roots = self._roots(spouts, results)
+        logs = [place for place, one in enumerate(results) if one.key_log is not None]
+        logs = [place for place in logs if place >= len(spouts)]
+        if not len(found.ids) or not logs:
+            return KnownRoots()
+        alone = {
+            one.id: one
+            for own in decide(self._batch, roots, replace(found, calls=()))
+            for one in own
+        }
+        all_ids = {one.id for own in decide(self._batch, roots, found) for one in own}
+        tied = all_ids - alone.keys()
+        places = {
+            place
+            for place, calls in zip(logs, found.calls, strict=True)
+            if not tied.isdisjoint(calls.roots.tolist())
+        }
+        # What these tasks made is made anew.
+        made = [results[place].told.made_file for place in places]
+        gone = {root for one in made if one is not None for root, _ in self._batch.read_made(one)}
+        kept = {root: one for root, one in alone.items() if root not in gone}
+        emitted = self._batch.emitted_roots(roots)
+        times_ms = dict(zip(emitted.ids.tolist(), emitted.times_ms.tolist(), strict=True))
+        return KnownRoots(
+            places,
+            {
+                root: found.failure_of(root, spout)
+                for root, one in kept.items()
+                if one.reason is not None
+            },
+            {root for root, one in kept.items() if one.reason is None},
+            {root for root, one in kept.items() if one.is_dead},
+            min((times_ms[root] for root, one in kept.items() if not one.is_dead), default=None),
+        )
 
     def _run(self, tasks: Sequence[SpoutTask | StageTask]) -> list[TaskResult]:
         """Run the tasks of a stage. Events that are not to blame for a `finish_batch` pass."""
@@ -281,15 +381,15 @@ class StepRun:
                 window=window,
                 wave=wave,
                 made=dict(self._last_made),
-                keys=self._keys_of(given.partition),
+                keys=self._keys_of(given.partition, self._batch.topology.keyed_by_event),
             )
             for given in self._givens
         ]
 
-    def _keys_of(self, task: int) -> dict[tuple[str, int], Sequence[Handle]]:
+    def _keys_of(self, task: int, bolts: Sequence[str]) -> dict[tuple[str, int], Sequence[Handle]]:
         """Return what a task's keyed bolts keep, with what earlier waves have changed."""
         found: dict[tuple[str, int], Sequence[Handle]] = {}
-        for component in self._batch.topology.keyed_bolts:
+        for component in bolts:
             where = component, task
             before = (self._keys[where],) if where in self._keys else ()
             found[where] = (*before, *self._result.keys.get(where, ()))
@@ -374,9 +474,34 @@ class StepRun:
                 one.next_timer_ms = _least(one.next_timer_ms, spouts[place].next_timer_ms)
         return results
 
-    def _take_keys(self, results: Sequence[TaskResult]) -> None:
+    def _with_undone_calls(
+        self, results: Sequence[TaskResult], verdicts: Sequence[Sequence[EventVerdict]], wave: int
+    ) -> list[TaskResult]:
+        """Return the same of keys of fields, without the calls for events that are not done."""
+        batch, results = self._batch, list(results)
+        if not any(verdicts):
+            return results
+        written = [batch.write_verdicts(own) for own in verdicts if own]
+        tasks = [task for stage in batch.plan.stages[1:] for task in range(stage.tasks)]
+        undo = {
+            place: UndoCallsTask(batch, task, one.key_log, written, wave)
+            for place, (task, one) in enumerate(zip(tasks, results, strict=True))
+            if one.key_log is not None
+        }
+        undone = self._tasks.repeat(list(undo.values()))
+        for place, one in zip(undo, undone, strict=True):
+            one.next_timer_ms = _least(one.next_timer_ms, results[place].next_timer_ms)
+            results[place] = one
+        return results
+
+    def _take_keys(self, spouts: Sequence[TaskResult], later: Sequence[TaskResult]) -> None:
         batch, result = self._batch, self._result
-        due_ms = result.next_timer_ms = _least(*(one.next_timer_ms for one in results))
+        results = [*spouts, *later]
+        # Timers of keys of fields that are later than what waits are called once that is done.
+        waits_ms = result.least_waiting_ms
+        ahead = (one.next_timer_ms for one in later)
+        held = (one for one in ahead if one is not None and (waits_ms is None or one < waits_ms))
+        due_ms = result.next_timer_ms = _least(*(one.next_timer_ms for one in spouts), *held)
         if due_ms is not None and batch.reached_ms is not None and due_ms <= batch.reached_ms:
             # It stood behind an event that was given up in this step.
             result.next_due_ms = _least(result.next_due_ms, batch.now_ms)
@@ -404,6 +529,29 @@ class StepRun:
         known: Collection[int] = (),
     ) -> tuple[int, list[list[EventVerdict]]]:
         """Run the ackers; return how many trees are done, and the other verdicts by task."""
+        acked, found = self._told_of(spouts, results, known)
+        if not len(found.ids):
+            return acked, [[] for _ in spouts]
+        made = self._by_place(results)
+        decided = decide(self._batch, self._roots(spouts, results), found)
+        acked += len(found.ids) - sum(len(own) for own in decided)
+        verdicts = decided[: len(spouts)]
+        for (place, one), own in zip(made, decided[len(spouts) :], strict=True):
+            verdicts[place] += [verdict for verdict in own if verdict.id not in one.told.undone]
+        return acked, verdicts
+
+    def _roots(self, spouts: Sequence[TaskResult], results: Sequence[TaskResult]) -> list[Handle]:
+        """Return the roots of all events, and of what tasks made."""
+        made = (one.told.made_roots_file for _, one in self._by_place(results))
+        return [*(one.told.roots_file for one in spouts), *made]
+
+    def _told_of(
+        self,
+        spouts: Sequence[TaskResult],
+        results: Sequence[TaskResult],
+        known: Collection[int] = (),
+    ) -> tuple[int, UnfinishedRoots]:
+        """Run the ackers; return how many trees are done, and what is told of the others."""
         batch = self._batch
         told = [one.told for one in results]
         acks = tuple(one.acks_file for one in told if one.acks_file is not None)
@@ -415,23 +563,26 @@ class StepRun:
         if known:
             is_new = ~np.isin(ids, np.array(list(known), np.uint64))
             ids, flags = ids[is_new], flags[is_new]
-        if not len(ids):
-            return acked, [[] for _ in spouts]
         failures = {
             root: failure
             for one in reversed(told)  # the first failure is the one that counts
             for root, failure in one.failures.items()
         }
-        shared = [several for one in told for several in one.shared]
-        made = self._by_place(results)
-        given_out = (one.told.roots_file for one in spouts)
-        roots = [*given_out, *(one.told.made_roots_file for _, one in made)]
-        decided = decide(batch, roots, UnfinishedRoots(ids, flags, failures, shared))
-        acked += len(ids) - sum(len(own) for own in decided)
-        verdicts = decided[: len(spouts)]
-        for (place, one), own in zip(made, decided[len(spouts) :], strict=True):
-            verdicts[place] += [verdict for verdict in own if verdict.id not in one.told.undone]
-        return acked, verdicts
+        if self._known.failures or self._known.held:
+            failures |= self._known.failures
+            are_held = np.isin(ids, np.array([*self._known.held], np.uint64))
+            flags[are_held] |= np.uint8(AckFlag.HELD)
+        logs = [one.key_log for one in results[len(spouts) :] if one.key_log is not None]
+        calls = [CallsTask(batch, one) for one in logs] if len(ids) else []
+        return acked, UnfinishedRoots(
+            ids,
+            flags,
+            failures,
+            [several for one in told for several in one.shared],
+            self._tasks.repeat(calls) if calls else (),
+            [timer for one in results for timer in one.held_timers],
+            [one.not_tried for one in spouts if one.not_tried is not None],
+        )
 
     def _leave(
         self,

@@ -19,6 +19,7 @@ import numpy as np
 from sequitur.consumer.topology.api.tuple import EventValues
 from sequitur.consumer.topology.engine.executor import Executor
 from sequitur.consumer.topology.engine.keyed_executor import KeyedExecutor
+from sequitur.consumer.topology.engine.keyed_stage import KeyedStageExecutor
 from sequitur.consumer.topology.engine.plan import Ordering
 from sequitur.consumer.topology.engine.task_output import Start
 from sequitur.consumer.topology.settling.acker import Acker, AckFlag, columns
@@ -122,6 +123,10 @@ class SpoutTask:
         """Roughly how many new events there are."""
         return self.given.weight
 
+    @property
+    def calls_timers(self) -> bool:
+        return bool(self.batch.topology.keyed_by_event)
+
     def count(self) -> int:
         """Count the task's input: ticks and events."""
         return len(self._ticks) + sum(1 for _ in self.given.all(self.window))
@@ -159,6 +164,7 @@ class SpoutTask:
         found = executor.result()
         result.has_more = self._has_more(result.taken)
         result.acked = found.acked
+        self._tell_waiting(waiting, unfinished.skipped, executor, result)
         if isinstance(executor, KeyedExecutor):
             for place, at_ms in executor.killed:
                 unfinished.add_killer(place.event(at_ms), 1)
@@ -237,7 +243,7 @@ class SpoutTask:
             elif place in trial.poison:
                 unfinished.add_killer(event, attempt)
                 if is_timer(event) and isinstance(executor, KeyedExecutor):
-                    executor.keys.drop(timer_of(event)[0])
+                    executor.drop(timer_of(event)[0])
             else:
                 result.made_tried += is_it_own
                 if place in blamed:
@@ -275,6 +281,33 @@ class SpoutTask:
     def _has_more(self, taken: int) -> bool:
         return self.window[1] is not None and taken == self.window[1] - self.window[0]
 
+    def _tell_waiting(
+        self,
+        waiting: Sequence[PendingEvent],
+        skipped: Sequence[PendingEvent],
+        executor: Executor,
+        result: TaskResult,
+    ) -> None:
+        """Tell keyed bolts of later stages what waits: it holds their timers."""
+        by_field = self.batch.topology.keyed_by_field
+        if not by_field:
+            return
+        first = next((one for one in skipped if not is_made(one.event)), None)
+        known = [executor.oldest_ms]
+        if first is not None:
+            result.not_tried = first.event[3], first.retry_at_ms or 0
+            known.append(first.event[3])
+        if isinstance(executor, KeyedExecutor):
+            known.append(executor.keys.first_left_ms)
+        result.hold_ms = min((one for one in known if one is not None), default=None)
+        result.waiting_timers = [
+            (root, place)
+            for root, one in enumerate(waiting, self.given.first_id)
+            if is_timer(one.event)
+            for place, _ in [timer_of(one.event)]
+            if place.component in by_field
+        ]
+
     def _leave_keys(
         self,
         executor: KeyedExecutor,
@@ -288,7 +321,7 @@ class SpoutTask:
         log.undo(left)
         for one in left.values():
             if one.outcome is EventOutcome.DEAD and is_timer(one.root.event):
-                executor.keys.drop(timer_of(one.root.event)[0])
+                executor.drop(timer_of(one.root.event)[0])
         executor.drop_failed()
         result.keys = {
             (component, task): batch.write_changes(changes, self.wave)
@@ -343,11 +376,23 @@ class StageTask:
     # the order of the last tuple that each task made and that waits, by the task's key
     behind: Mapping[bytes, Order] = field(default_factory=dict)
     made: Mapping[bytes, Order] = field(default_factory=dict)
+    # of a stage with a bolt that is keyed by a field: what its task kept before
+    keys: Mapping[tuple[str, int], Sequence[Handle]] = field(default_factory=dict)
+    hold_ms: int | None = None  # event time of the oldest event that is known to wait
+    waiting: Sequence[TimerPlace] = ()  # timers of such bolts that wait in the form of events
+    dropped: Sequence[TimerPlace] = ()  # those among them that are known to be given up
+    is_again: bool = False  # whether it runs once more, without events that are not done
+    # as of a `SpoutTask`
+    tell: Callable[[TimerPlace | None], None] | None = None
 
     @property
     def weight(self) -> int:
         """Roughly how large its tuples are."""
         return self.batch.weight(self.sources)
+
+    @property
+    def calls_timers(self) -> bool:
+        return self.stage.components[0] in self.batch.topology.keyed_by_field
 
     def count(self) -> int:
         """Count the task's input: ticks and tuples."""
@@ -366,6 +411,8 @@ class StageTask:
             executor.make_behind(self.behind)
             _give_ticks(executor, self._ticks, self.trial)
             self._receive(executor)
+            if isinstance(executor, KeyedStageExecutor):
+                executor.call_rest()
             executor.finish()
             if not is_rehearsal:
                 result.states = batch.write_states(executor.snapshots(), self.states)
@@ -375,6 +422,11 @@ class StageTask:
         sends.close()
         result.tuples_file, result.tuples = sends.path, sends.index
         found = executor.result()
+        result.hold_ms = executor.oldest_ms
+        if isinstance(executor, KeyedStageExecutor):
+            self._leave_keys(executor, result)
+            known = (executor.oldest_ms, executor.keys.first_left_ms)
+            result.hold_ms = min((one for one in known if one is not None), default=None)
         if not batch.is_commit:
             result.told = _told(
                 found, found.roots, batch, is_spout=False, is_rehearsal=is_rehearsal
@@ -383,6 +435,19 @@ class StageTask:
         if found.dropped:
             result.unfinished_file = batch.write_unfinished(found.dropped)
         return result
+
+    def _leave_keys(self, executor: KeyedStageExecutor, result: TaskResult) -> None:
+        """Leave what has changed of keys if all is done, and what undoes it."""
+        batch, log = self.batch, executor.keys.log
+        executor.drop_failed()
+        result.keys = {
+            (component, self.task): batch.write_changes(changes, self.wave)
+            for component, changes in log.changes().items()
+        }
+        if log.left or log.images or log.timers:
+            result.key_log = batch.write_key_log(log)
+        result.held_timers = executor.held
+        result.next_timer_ms = executor.keys.next_timer_ms(executor.waiting_keys)
 
     def _receive(self, executor: Executor) -> None:
         """Give bolts the tuples of this part, except those that are known to fail."""
@@ -449,17 +514,30 @@ def _executor(  # noqa: PLR0917 - private, and each is of a type of its own
     drawn: float = 0.0,
 ) -> Executor:
     batch = of.batch
+    is_again = isinstance(of, StageTask) and of.is_again
     instances = None if batch.is_rehearsal(stage) else batch.instances
     if instances is not None:
         instances.begin(batch.run, batch.counted)
     keys: dict[str, KeyStore] = {}
     made: Callable[..., Executor] = Executor
-    if isinstance(of, SpoutTask) and batch.topology.is_keyed:
+    if isinstance(of, SpoutTask) and batch.topology.keyed_by_event:
         keys = {
             component: batch.key_store((component, task), of.keys.get((component, task), ()))
-            for component in batch.topology.keyed_bolts
+            for component in batch.topology.keyed_by_event
         }
         made = partial(KeyedExecutor, killers=of.trial.killers, tell=of.tell)
+    elif isinstance(of, StageTask) and of.calls_timers:
+        component = stage.components[0]
+        keys = {component: batch.key_store((component, task), of.keys.get((component, task), ()))}
+        made = partial(
+            KeyedStageExecutor,
+            component=component,
+            hold_ms=of.hold_ms,
+            waiting=of.waiting,
+            dropped=of.dropped,
+            killers=of.trial.killers,
+            tell=of.tell,
+        )
     return made(
         batch.topology,
         batch.plan.placement(stage, task),
@@ -473,7 +551,8 @@ def _executor(  # noqa: PLR0917 - private, and each is of a type of its own
             states={place: batch.read_state(state) for place, state in of.states.items()},
             transaction=batch.transaction,
             random=drawn,
-            numbers=emissions(of.wave, stage.number, task),
+            numbers=emissions(of.wave, stage.number, task, is_again=is_again),
+            is_again=is_again,
             offsets=batch.offsets(of.made.values()),
             tracks_made=bool(batch.ackers),
             last_made=of.made,
@@ -488,8 +567,10 @@ def _executor(  # noqa: PLR0917 - private, and each is of a type of its own
 def _feed(executor: Executor, root: Root, event: tuple[Any, ...]) -> bool:
     """Feed a waiting event; return whether it is of no event, but of what a bolt made or set."""
     if is_timer(event):
-        assert isinstance(executor, KeyedExecutor), "a timer waits, and no bolt is keyed"
-        executor.feed_timer(root, event)
+        if isinstance(executor, KeyedExecutor) and executor.has(timer_of(event)[0].component):
+            executor.feed_timer(root, event)
+        else:
+            executor.send_timer(root, event)
         return True
     made = is_made(event)
     executor.feed(root, event, is_own=made)

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import random
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from functools import partial
+from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
@@ -21,6 +22,7 @@ from sequitur.consumer.topology.settling.root import (
     never_acked,
 )
 from sequitur.consumer.topology.step.batch import (
+    HOLDS_NOTHING_MS,
     EventVerdict,
     PendingEvent,
     TaskResult,
@@ -28,7 +30,7 @@ from sequitur.consumer.topology.step.batch import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Mapping, Sequence
 
     from sequitur.consumer.topology.settling.outcomes import Settlement
     from sequitur.consumer.topology.step.batch import (
@@ -38,6 +40,7 @@ if TYPE_CHECKING:
         TaskInput,
         Window,
     )
+    from sequitur.consumer.topology.step.key_ties import Calls
 
 
 class UnfinishedEvents:
@@ -144,6 +147,13 @@ class UnfinishedRoots:
     flags: Any
     failures: Mapping[int, TreeFailure]  # why roots failed, as far as tasks know
     shared: Sequence[tuple[int, ...]]  # ids of roots that share an output
+    calls: Sequence[Calls] = ()  # of bolts that are keyed by a field
+    held_timers: Sequence[int] = ()  # ids of timers of such bolts that came back too early
+    # event time and retry of the oldest events that were not tried
+    not_tried: Sequence[tuple[int, int]] = ()
+
+    def failure_of(self, root: int, spout: str) -> TreeFailure:
+        return self.failures.get(root) or never_acked(spout)
 
 
 def decide(
@@ -168,24 +178,79 @@ def decide(
             held.append(place)
         else:
             failures[place] = failure or forgotten
-    settled = settle(
+    reasons = {place: failure.reason for place, failure in failures.items()}
+    shared = [places_of(several) for several in found.shared]
+    settled_with = partial(
+        settle,
         emitted.keys.astype(np.int64),
         emitted.attempts.astype(np.int64),
-        {place: failure.reason for place, failure in failures.items()},
-        held,
+        reasons,
         now_ms=batch.now_ms,
         policy=batch.rules.retry,
         random=random.Random(hash(batch.seed)).random(),
-        shared=[places_of(several) for several in found.shared],
+        shared=shared,
         keeps_order=batch.rules.ordering is Ordering.KEY,
         dead_block=batch.topology.is_keyed,
     )
+    settled = settled_with(held)
+    if found.calls:
+        settled = _tied(settled, settled_with, held, found, emitted, places_of)
     verdicts, begin = [], 0
     for count in emitted.counts:
         left = settled.outcomes[begin : begin + count] != EventOutcome.DONE
         verdicts.append(_verdicts(np.flatnonzero(left) + begin, emitted, failures, settled))
         begin += count
     return verdicts
+
+
+_MOST_TIES: Final = 32
+"""So many turns at most are followed from key to key. Then all later events are held."""
+
+
+def _tied(  # noqa: PLR0917 - private, and each is of a type of its own
+    settled: Settlement,
+    settled_with: Callable[[Sequence[int]], Settlement],
+    held: Sequence[int],
+    found: UnfinishedRoots,
+    emitted: EmittedRoots,
+    places_of: Callable[[Any], Any],
+) -> Settlement:
+    """Settle a batch with ties by keys of fields: hold what came behind an undone call."""
+    places = [places_of(one.roots) for one in found.calls]
+    ms, held_now = emitted.times_ms, list(held)
+    for turn in range(_MOST_TIES + 1):
+        is_open = settled.outcomes != EventOutcome.DONE
+        waits = is_open & (settled.outcomes != EventOutcome.DEAD)
+        oldest_ms = min([HOLDS_NOTHING_MS, *ms[waits].tolist()])
+        behind = [
+            at[one.behind(at, is_open, oldest_ms)]
+            for one, at in zip(found.calls, places, strict=True)
+        ]
+        more = np.unique(np.concatenate(behind))
+        more = more[~is_open[more]]
+        if not len(more):
+            break
+        if turn == _MOST_TIES:
+            more = np.flatnonzero(~is_open & (ms >= ms[is_open].min()))
+        held_now += more.tolist()
+        settled = settled_with(held_now)
+    _hold_timers(settled, found, ms, [*places, places_of(found.held_timers)])
+    return settled
+
+
+def _hold_timers(
+    settled: Settlement, found: UnfinishedRoots, ms: Any, places: Sequence[Any]
+) -> None:
+    """Let timers that are held wait for the retries of the older events that hold them."""
+    *called, came_back = places
+    are_timers = [at[one.times_ms >= 0] for one, at in zip(found.calls, called, strict=True)]
+    timers = np.unique(np.concatenate([*are_timers, came_back])).astype(np.intp)
+    timers = timers[settled.outcomes[timers] == EventOutcome.HELD]
+    again = settled.outcomes == EventOutcome.RETRY
+    for place in timers.tolist():
+        retries = settled.retry_at_ms[again & (ms < ms[place])].tolist()
+        retries += [at_ms for time_ms, at_ms in found.not_tried if time_ms < ms[place]]
+        settled.retry_at_ms[place] = max(retries, default=0)
 
 
 def _verdicts(

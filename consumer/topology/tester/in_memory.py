@@ -12,7 +12,12 @@ from sequitur.consumer.topology.engine.key_store import MemoryKeyStore
 from sequitur.consumer.topology.engine.plan import Sent, order_of
 from sequitur.consumer.topology.settling.acker import acker_of
 from sequitur.consumer.topology.settling.outcomes import numbered
-from sequitur.consumer.topology.step.batch import EmittedRoots, StepBatch, TaskInput
+from sequitur.consumer.topology.step.batch import (
+    EmittedRoots,
+    StepBatch,
+    TaskInput,
+    holding_ms,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -131,6 +136,7 @@ class InMemoryBatch(StepBatch):
             np.array([root.id for root in every], np.uint64),
             np.array([root.attempt for root in every], np.int64),
             numbered(root.key for root in every),
+            np.array([holding_ms(root.event) for root in every], np.int64),
             [len(own) for own in roots],
         )
 

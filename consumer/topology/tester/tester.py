@@ -21,6 +21,7 @@ from sequitur.consumer.topology.api.builder import (
     notify,
 )
 from sequitur.consumer.topology.api.tuple import EventValues, Place
+from sequitur.consumer.topology.engine.key_groups import shown_key
 from sequitur.consumer.topology.engine.key_store import MemoryKeyStore
 from sequitur.consumer.topology.engine.plan import (
     Plan,
@@ -30,7 +31,13 @@ from sequitur.consumer.topology.engine.plan import (
 )
 from sequitur.consumer.topology.engine.runner import Instances
 from sequitur.consumer.topology.settling.outcomes import due_ms
-from sequitur.consumer.topology.settling.root import is_made, is_own, readable
+from sequitur.consumer.topology.settling.root import (
+    is_made,
+    is_own,
+    is_timer,
+    readable,
+    timer_of,
+)
 from sequitur.consumer.topology.step.batch import components_of
 from sequitur.consumer.topology.step.run import CountedRuns, StepRun, TasksHere
 from sequitur.consumer.topology.tester.in_memory import InMemoryBatch, InMemoryInput, in_order
@@ -114,7 +121,8 @@ class TopologyTester:
                 + ("TransactionTester" if topology.is_transactional else "TopologyTester")
             )
         self._settings = settings or ProcessSettings()
-        if topology.is_keyed and (why := self._settings.why_not_keyed()) is not None:
+        why = self._settings.why_not_keyed(by_field=bool(topology.keyed_by_field))
+        if topology.is_keyed and why is not None:
             raise TopologyError(f"process.{why}: topology {topology.name!r} has keyed bolts")
         self._hook = _Hook(self, topology.hook)
         self._topology = replace(topology, hook=self._hook)
@@ -323,7 +331,10 @@ class TopologyTester:
     def _shown(self, one: PendingEvent) -> EventValues:
         event = EventValues(*one.event)
         if not is_made(event):
-            return event  # a timer, too
+            bolt = timer_of(event)[0].component if is_timer(event) else None
+            if bolt in self._topology.keyed_by_field:
+                return event._replace(key=shown_key(event.key or b""))
+            return event
         _, value = readable(event, self._topology)
         return event._replace(key=event.topic.encode(), value=value)
 

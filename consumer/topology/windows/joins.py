@@ -85,6 +85,8 @@ def join_table(side: Side, *, allow_late: Length = 0, late: str = "stream") -> K
 class SidedBolt(KeyedBolt):
     """A bolt that tells two kinds of events apart."""
 
+    needs_order = True
+
     must_be_read = (LATE,)
 
     def __init__(self, side: Side, closing: Closing) -> None:

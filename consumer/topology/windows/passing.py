@@ -71,6 +71,8 @@ class Passed(Struct, array_like=True):
 class DuplicatesBolt(KeyedBolt):
     """Lets each id pass once."""
 
+    needs_order = True
+
     fields = _FIELDS
     state = Passed
 
@@ -127,6 +129,8 @@ class Recent(Struct, array_like=True):
 
 class RateBolt(KeyedBolt):
     """Lets so many events of a key pass in a time."""
+
+    needs_order = True
 
     fields = _FIELDS
     state = Recent

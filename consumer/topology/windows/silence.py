@@ -41,6 +41,8 @@ class Heard(Struct, array_like=True):
 class SilenceBolt(KeyedBolt):
     """Tells which keys are silent."""
 
+    needs_order = True
+
     fields = ("key", "last_ms")
     state = Heard
 

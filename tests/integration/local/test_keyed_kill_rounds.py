@@ -42,16 +42,24 @@ class _Rounds(LocalRounds):
         return self.finish()
 
 
-@pytest.mark.promise("keyed-killed")
+@pytest.mark.promise("keyed-killed", "keyed-by-field")
+@pytest.mark.parametrize("by_field", [False, True])
 @pytest.mark.timeout(600 + 60 * _ROUNDS)
 def test_killing_a_job_keeps_and_undoes_state_and_timers_of_each_key(
-    broker: Broker, make_topic: MakeTopic, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    broker: Broker,
+    make_topic: MakeTopic,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    by_field: bool,
 ) -> None:
     """Outputs equal what is computed from the events alone, each once."""
     monkeypatch.setenv("SESSIONS_TOPIC", ended := make_topic())
+    windows = make_topic() if by_field else None
+    if windows is not None:
+        monkeypatch.setenv("WINDOWS_TOPIC", windows)
     place = CheckpointPlace.on_path(tmp_path / "checkpoint")
     topic = make_topic(partitions=4)
     servers = broker.bootstrap_servers
     rounds = _Rounds.on(servers, topic, place, Random(_SEED), job=JOB)
-    check_sessions(rounds, rounds.outlive(_ROUNDS), ended)
+    check_sessions(rounds, rounds.outlive(_ROUNDS), ended, windows)
     assert rounds.cut_short > 0

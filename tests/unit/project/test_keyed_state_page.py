@@ -1,4 +1,4 @@
-"""The sample of the page on keyed state prints what the page shows."""
+"""The samples of the page on keyed state print what the page shows."""
 
 from __future__ import annotations
 
@@ -16,15 +16,17 @@ if TYPE_CHECKING:
     import pytest
 
 
-def test_the_sample_prints_what_the_page_shows(
+def test_the_samples_print_what_the_page_shows(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    quiet, tried = samples("keyed-state.md")[:2]
-    (tmp_path / "quiet.py").write_text(quiet)
-    monkeypatch.setitem(sys.modules, "quiet", sys)  # so that it is gone after the test
-    monkeypatch.delitem(sys.modules, "quiet")
+    quiet, tried, counts = samples("keyed-state.md")[:3]
+    for name, sample in (("quiet", quiet), ("counts", counts)):
+        (tmp_path / f"{name}.py").write_text(sample)
+        monkeypatch.setitem(sys.modules, name, sys)  # so that it is gone after the test
+        monkeypatch.delitem(sys.modules, name)
     load_topology(tmp_path / "quiet.py")
     run("try_quiet", tried)
+    load_topology(tmp_path / "counts.py")
     page = (ROOT / "docs" / "keyed-state.md").read_text()
-    (shown,) = re.findall(r"```\n\n```\n(.*?)^```$", page, re.DOTALL | re.MULTILINE)
-    assert capsys.readouterr().out == shown
+    shown = re.findall(r"```\n\n```\n(.*?)^```$", page, re.DOTALL | re.MULTILINE)
+    assert capsys.readouterr().out == "".join(shown)

@@ -263,9 +263,9 @@ class NoType(Calls):
 @pytest.mark.parametrize(
     ("declared", "grouping", "why"),
     [
-        ({}, "local", "it reads the spout only, by fields_grouping"),
-        ({}, "value", "it reads the spout only, by fields_grouping"),
-        ({}, "reader", "it reads the spout only, by fields_grouping"),
+        ({}, "local", "read it by fields_grouping"),
+        ({}, "both", "different numbers of fields"),
+        ({"parallelism": 257}, "value", "of 256 groups"),
         ({"parallelism": 2}, "key", "it runs in the tasks of the spout"),
         ({"concurrency": 2}, "key", "its calls run one by one"),
         ({"tick_interval": 1}, "key", "a tick has no key"),
@@ -285,8 +285,8 @@ def test_what_could_not_be_undone_is_refused(
         declarer = builder.set_bolt("calls", declared.pop("bolt", Calls()), **declared)
         if grouping == "local":
             declarer.local_grouping("events")
-        elif grouping == "reader":
-            declarer.fields_grouping("reader", "key")
+        elif grouping == "both":
+            declarer.fields_grouping("events", "key").fields_grouping("reader", "key", "key")
         else:
             declarer.fields_grouping("events", grouping)
         builder.build()

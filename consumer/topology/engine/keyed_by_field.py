@@ -1,0 +1,70 @@
+"""Runs a keyed bolt by another field than the key of the events.
+
+Events of one such key fail apart from each other. So each call leaves an image, also one that has
+only looked: once ackers have told, all calls at a key behind one that is undone are undone, too
+(`step.key_ties`).
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final
+
+from sequitur.consumer.topology.engine.key_groups import key_of, key_value
+from sequitur.consumer.topology.engine.keyed import TIMER, Image, KeyedRunner
+from sequitur.consumer.topology.settling.root import TimerPlace
+from sequitur.errors import TopologyError
+
+if TYPE_CHECKING:
+    from sequitur.consumer.topology.api.bolt import TopologyContext
+    from sequitur.consumer.topology.api.keyed import Entry, KeyedBolt
+    from sequitur.consumer.topology.engine.keyed import StepKeys
+    from sequitur.consumer.topology.engine.task_output import Environment
+    from sequitur.consumer.topology.engine.trees import TrackedTuple
+
+_IMAGE_BYTES: Final = 200
+
+
+class FieldKeyedRunner(KeyedRunner):
+    """Runs one task of it."""
+
+    def __init__(
+        self, environment: Environment, context: TopologyContext, bolt: KeyedBolt, keys: StepKeys
+    ) -> None:
+        super().__init__(environment, context, bolt, keys)
+        components = environment.topology.components
+        self._key_of = {
+            (one.component, one.stream): key_of(
+                one.grouping.fields, components[one.component].streams[one.stream]
+            )
+            for one in components[context.component].inputs
+        }
+
+    def run(self, given: TrackedTuple) -> None:
+        if not any(root.is_tracked for root, _ in given.trees()):
+            raise TopologyError(
+                f"keyed bolt {self._component!r} got a tuple of {given.source!r} without an "
+                "anchor: what it does to its key could not be undone. Anchor it"
+            )
+        super().run(given)
+
+    def _keep(self, given: TrackedTuple, before: Entry, after: Entry) -> None:
+        log = self._keys.log
+        call, place = len(log.images), (self._component, self._stored, before)
+        self._keys.images_bytes += _IMAGE_BYTES + len(before.state or b"")
+        log.images.extend(
+            Image(root.id, *place, call) for root, _ in given.trees() if root.is_tracked
+        )
+        if after is not before:
+            self._keys.take(*place, after)
+
+    def _key_in(self, given: TrackedTuple) -> tuple[bytes, Any]:
+        declared = given.declared
+        if declared is TIMER:
+            stored = given.root.event[0]
+        else:
+            stored = self._key_of[declared.component, declared.name](given.values)
+        return stored, key_value(stored)
+
+    def _timer_in(self, given: TrackedTuple) -> tuple[TimerPlace, int]:
+        root, (name, at_ms) = given.root, given.values
+        return TimerPlace(self._component, root.event[0], name, root.order), at_ms

@@ -1,0 +1,215 @@
+"""The executor of a stage that begins with a keyed bolt by another field than the events' key.
+
+It calls timers between the tuples, up to the oldest event that waits: until that one is done or
+given up, a window up to its time is not whole. What fails meanwhile in this process is undone at
+once, so that later calls at its key go on without it.
+"""
+
+from __future__ import annotations
+
+import pickle
+from typing import TYPE_CHECKING, Any, Final
+
+from sequitur.base.copy_headers import FailReason
+from sequitur.consumer.topology.api.builder import TreeFailure
+from sequitur.consumer.topology.engine.executor import Executor
+from sequitur.consumer.topology.engine.key_groups import task_of
+from sequitur.consumer.topology.engine.keyed import TIMER, KeyedRunner, is_current, place_of
+from sequitur.consumer.topology.engine.plan import order_of
+from sequitur.consumer.topology.engine.task_output import OF_BATCH
+from sequitur.consumer.topology.engine.trees import ACKED, TrackedTuple
+from sequitur.consumer.topology.settling.root import Root, TimerPlace
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Collection
+
+    from sequitur.consumer.topology.engine.keyed import StepKeys
+    from sequitur.consumer.topology.engine.plan import Sent
+    from sequitur.consumer.topology.settling.root import Order
+
+MOST_IMAGES_BYTES: Final = 64 << 20
+"""Once images take so much, later tuples of the step are held."""
+_TIMERS: Final = (TIMER.component, TIMER.name)
+
+
+class KeyedStageExecutor(Executor):
+    """Runs the tasks of such a stage."""
+
+    def __init__(
+        self,
+        *given: Any,
+        component: str,
+        hold_ms: int | None = None,
+        waiting: Collection[TimerPlace] = (),
+        dropped: Collection[TimerPlace] = (),
+        killers: Collection[tuple[str, bytes, Order]] = (),
+        tell: Callable[[TimerPlace | None], None] | None = None,
+        **more: Any,
+    ) -> None:
+        """Begin with a stage's keyed bolt.
+
+        Args:
+            given: As for `Executor`.
+            component: The bolt.
+            hold_ms: Event time of the oldest event that is known to wait.
+            waiting: Timers that wait in the form of events.
+            dropped: Timers that are given up, and are not to be called again.
+            killers: Timers that are known to kill the process.
+            tell: Gets the timer that is called, and None after it.
+            more: As for `Executor`.
+        """
+        super().__init__(*given, **more)
+        assert self._environment.keys is not None
+        self.keys: StepKeys = self._environment.keys
+        self.keys.waiting.update(waiting)
+        self.held: list[int] = []  # ids of timers that came back too early
+        self._component = component
+        self._hold_ms = hold_ms
+        self._timers: dict[int, Root] = {}
+        self._killers = frozenset(killers)
+        self._tell = tell
+        tasks = self._placement.tasks[component]
+        for place in dropped:
+            is_here = task_of(place.key, tasks) == self._placement.number
+            if place.component == component and is_here:
+                self.keys.drop(place)
+
+    @property
+    def hold_ms(self) -> int | None:
+        """Event time of the oldest event that is known to wait by now."""
+        known = [one for one in (self._hold_ms, self._trees.oldest_ms) if one is not None]
+        return min(known, default=None)
+
+    def receive(self, component: str, task: int, sent: Sent) -> None:
+        """Call the timers that are due before a tuple, then give it to its task."""
+        self.call_timers(order_of(sent))
+        if self._is_full:
+            self._hold(sent)
+            return
+        mark = len(self.keys.log.images)
+        if sent.stream == _TIMERS:
+            self._receive_timer(task, sent)
+        else:
+            super().receive(component, task, sent)
+        self._undo_failed(mark)
+
+    def call_timers(self, order: Order | tuple[int, str] | None) -> None:
+        """Call the timers that are due before a tuple of this order; None: none."""
+        if order is None:
+            return
+        log, blocked, numbers = self.keys.log, self._trees.blocked, self._start.numbers
+        for due in self.keys.timers_before(order):
+            if self._is_early(due.time_ms) or due.key in blocked or self._is_full:
+                continue  # it stays set
+            place = place_of(due)
+            at_ms = self.keys.entry(due.component, due.key).timers[place.name].at_ms
+            event = place.event(at_ms)
+            root = Root(OF_BATCH | next(numbers), event)
+            self._made += 1
+            self._roots_made.append((root, event))
+            self._timers[root.id], log.timers[root.id] = root, place
+            if self._trace is not None:
+                self._trace.begun(root, event)
+            if (due.component, due.key, place.order) in self._killers:
+                self._fail_killer(root)
+                continue
+            if self._tell is not None:
+                self._tell(place)
+            self._call(root, place.name, at_ms)
+            if self._tell is not None:
+                self._tell(None)
+
+    def call_rest(self) -> None:
+        """Call the timers that are due in this step after its last tuple."""
+        self.call_timers(self.keys.rest)
+
+    def drop_failed(self) -> None:
+        """Unset the timers whose calls failed for the last time."""
+        for number, place in self.keys.log.timers.items():
+            failure = self._timers[number].failure
+            if failure is not None and self._trees.gives_up(self._timers[number], failure.reason):
+                self.keys.drop(place)
+
+    @property
+    def waiting_keys(self) -> set[bytes]:
+        """The keys with timers that wait in the form of events, or will."""
+        tried, trees = self.keys.log.timers, self._trees
+        keys = {place.key for place in self.keys.waiting.difference(tried.values())}
+        for number, place in tried.items():
+            root = self._timers[number]
+            failure = root.failure
+            if root.is_held if failure is None else not trees.gives_up(root, failure.reason):
+                keys.add(place.key)
+        return keys
+
+    @property
+    def _is_full(self) -> bool:
+        return self.keys.images_bytes > MOST_IMAGES_BYTES
+
+    def _is_early(self, time_ms: int) -> bool:
+        hold_ms = self.hold_ms
+        return hold_ms is not None and time_ms > hold_ms
+
+    def _hold(self, sent: Sent) -> None:
+        for root, _ in sent.trees:
+            if root.is_tracked:
+                self._trees.hold(self._received.setdefault(root.id, root))
+
+    def _receive_timer(self, task: int, sent: Sent) -> None:
+        """Take a timer that waited in the form of an event."""
+        ((root, edge),) = sent.trees
+        name, at_ms, is_replayed = pickle.loads(sent.values)  # noqa: S301 - our own tasks' tuples
+        place = TimerPlace(self._component, root.event[0], name, root.order)
+        self._received[root.id] = self._timers[root.id] = root
+        self.keys.log.timers[root.id] = place
+        runner = self._runners[self._component, task]
+        made = TrackedTuple((name, at_ms), TIMER, root, edge, None, runner)
+        if self._trace is not None:
+            self._trace.received(sent, made)
+        if self._is_early(root.order[0]) and not is_replayed:
+            self._trees.hold(root)
+            self.held.append(root.id)
+            return
+        entry = self.keys.entry(self._component, place.key)
+        if not is_current(place, entry.timers) and not is_replayed:
+            made.owner = ACKED  # an earlier event has unset it since, so it is done
+            self._trees.ack(made)
+            return
+        self._trees.receive(root.event)
+        self._queue.append(made)
+        self.drain()
+
+    def _fail_killer(self, root: Root) -> None:
+        detail = "the process died whenever this was called"
+        path = (TIMER.component, self._component)
+        self._trees.fail(root, TreeFailure(FailReason.CRASH, detail, path))
+
+    def _call(self, root: Root, name: str, at_ms: int) -> None:
+        trees, mark = self._trees, len(self.keys.log.images)
+        runner = self._runners[self._component, self._placement.number]
+        assert isinstance(runner, KeyedRunner)
+        trees.begin(root, root.event)
+        root.value = edge = self._environment.next_id()
+        made = TrackedTuple((name, at_ms), TIMER, root, edge, None, runner)
+        if self._trace is not None:
+            self._trace.given_out(root, made)
+        self._queue.append(made)
+        self.drain()
+        trees.end()
+        self._undo_failed(mark)
+
+    def _undo_failed(self, mark: int) -> None:
+        """Undo the call whose images begin at a mark, if one of its events is known to fail."""
+        images = self.keys.log.images
+        if len(images) == mark:
+            return
+        roots = [
+            self._timers[one.root] if one.root in self._timers else self._received[one.root]
+            for one in images[mark:]
+        ]
+        if all(root.failure is None and not root.is_held for root in roots):
+            return
+        self.keys.log.undo_calls(mark)
+        for root in roots:
+            if root.failure is None and not root.is_held:
+                self._trees.hold(root)  # it shares the call

@@ -1,0 +1,108 @@
+"""Ties of a step's events by the keys of other fields, and what undoes their calls.
+
+Calls at such a key see what earlier calls have left there. So if an event is not done, all others
+whose calls at a key came later are not done either: they run again, and the key goes back to before
+the first of them. A timer is not done if an event waits that is older than it. Ties
+end with the step: the events run again without those that wait for a retry.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+
+from sequitur.consumer.topology.step.batch import TaskResult
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Mapping, Sequence
+
+    from sequitur.consumer.topology.api.builder import TreeFailure
+    from sequitur.consumer.topology.step.batch import Handle, StepBatch
+
+
+@dataclass(frozen=True, slots=True)
+class KnownRoots:
+    """What is known not to be done when tasks run again without it."""
+
+    places: Collection[int] = ()  # the tasks that run again, among all of the step
+    failures: Mapping[int, TreeFailure] = field(default_factory=dict)  # by id of the root
+    held: Collection[int] = ()  # ids
+    dead: Collection[int] = ()  # ids of those that are given up
+    hold_ms: int | None = None  # event time of the oldest that waits
+
+
+class Calls(NamedTuple):
+    """The calls of a task at keys of a field, as columns, in their order."""
+
+    roots: Any  # ids of the roots that they were for; a call for several has a row of each
+    keys: Any  # a number for each key
+    numbers: Any  # the number of each call
+    times_ms: Any  # when a timer was due; -1 for other roots
+
+    def behind(self, places: Any, is_open: Any, oldest_ms: int | None) -> Any:
+        """Return which rows are of calls that do not count.
+
+        Args:
+            places: The place of each row's root among all roots.
+            is_open: Whether the root at a place is not done.
+            oldest_ms: Event time of the oldest event that waits; None without any.
+        """
+        undone = is_open[places]
+        if oldest_ms is not None:
+            undone |= self.times_ms > oldest_ms
+        first = np.full(int(self.keys.max(initial=-1)) + 1, np.iinfo(np.int64).max)
+        np.minimum.at(first, self.keys[undone], self.numbers[undone])
+        return self.numbers >= first[self.keys]
+
+
+@dataclass(frozen=True, slots=True)
+class CallsTask:
+    """Reads the calls that a task has made."""
+
+    batch: StepBatch
+    log: Handle
+
+    def __call__(self) -> Calls:
+        log = self.batch.read_key_log(self.log)
+        keys: dict[tuple[str, bytes], int] = {}
+        rows = [
+            (
+                one.root,
+                keys.setdefault((one.component, one.key), len(keys)),
+                one.call,
+                log.timers[one.root].order[0] if one.root in log.timers else -1,
+            )
+            for one in log.images
+        ]
+        columns = zip(*rows, strict=True) if rows else ((), (), (), ())
+        kinds = (np.uint64, np.int64, np.int64, np.int64)
+        return Calls(*(np.array(one, kind) for one, kind in zip(columns, kinds, strict=True)))
+
+
+@dataclass(frozen=True, slots=True)
+class UndoCallsTask:
+    """Leaves what a task has changed of keys of a field, without what is undone."""
+
+    batch: StepBatch
+    task: int
+    log: Handle  # what undoes the task's changes
+    verdicts: Sequence[Handle]  # what becomes of all events that are not done
+    wave: int  # the wave of the step that it was in
+
+    def __call__(self) -> TaskResult:
+        log = self.batch.read_key_log(self.log)
+        verdicts = [one for several in self.verdicts for one in self.batch.read_verdicts(several)]
+        undone = log.undo({one.id for one in verdicts})
+        for one in verdicts:
+            if one.is_dead and one.id in log.timers:
+                log.drop(log.timers[one.id])
+        again = (log.left[where].timer_ms for where in undone)
+        return TaskResult(
+            keys={
+                (component, self.task): self.batch.write_changes(changes, self.wave)
+                for component, changes in log.changes().items()
+            },
+            next_timer_ms=min((one for one in again if one is not None), default=None),
+        )
