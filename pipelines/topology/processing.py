@@ -29,15 +29,17 @@ from sequitur.pipelines.topology.processed import Prepared, Processed, ProcessTo
 from sequitur.pipelines.topology.replays import ReplayIntake
 from sequitur.pipelines.topology.step_runs import StepRuns, StepWork, reached_by
 from sequitur.pipelines.topology.topology_file import (
+    check_dropped,
     check_kind,
     check_outputs,
     check_states,
     is_prepared,
+    without_keys,
 )
 from sequitur.pipelines.topology.transactions import Committing, Transactions
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Collection, Mapping, Sequence
 
     from sequitur.base.retry import Outages
     from sequitur.consumer.reorder import OutputTimestamp
@@ -77,7 +79,9 @@ class Processing:
         limit_of: Callable[[str], RecordLimit],
         timestamps: OutputTimestamp,
         outages: Outages,
+        drop_state: Collection[str] = (),
     ) -> None:
+        self._drop_state = drop_state
         self._timestamps = timestamps
         self._checkpoint = checkpoint
         self._topology = topology
@@ -133,10 +137,11 @@ class Processing:
 
     def open(self, done: int, newest: int, former: FormerJob = NO_FORMER_JOB) -> None:
         root = self._checkpoint.root
+        check_dropped(root, self._drop_state, self._topology)
         for step in sorted({done, newest} - {-1}):
             found = self._processed(step)
             if found is not None:
-                check_states(root, found, self._runs.tasks)
+                check_states(root, found, self._runs.tasks | self._runs.tasks_of_keys)
                 check_kind(root, found, self._topology)
                 if step != done:
                     check_outputs(root, found, self._outputs)
@@ -270,6 +275,7 @@ class Processing:
 
     def _processed(self, step: int) -> Processed | None:
         """Return what became of a step's events; None if it is not known yet."""
-        return self._checkpoint.processed(
+        found = self._checkpoint.processed(
             step, lambda document: Processed.from_document(document, self._checkpoint.location())
         )
+        return None if found is None else without_keys(found, self._drop_state)

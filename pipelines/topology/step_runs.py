@@ -196,6 +196,10 @@ class StepRuns:
             for topic in [outputs[one.output.topic or default.name]]
         }
         self.tasks = self._plan.tasks
+        # the same by the names under which keyed bolts keep their keys
+        self.tasks_of_keys = {
+            name: self.tasks[component] for name, component in topology.key_stores.items()
+        }
 
     def run(self, work: StepWork) -> tuple[Processed, str]:
         """Run a step; return what became of its events, and the name of its folder."""
@@ -303,10 +307,8 @@ class StepRuns:
             unfinished=result.unfinished,
             waiting=result.waiting,
             states=[(component, task, path) for (component, task), path in result.states.items()],
-            tasks={
-                component: self.tasks[component]
-                for component, _ in (*result.states, *((one.component, one.task) for one in keys))
-            },
+            tasks={component: self.tasks[component] for component, _ in result.states}
+            | {one.component: self.tasks_of_keys[one.component] for one in keys},
             keys=keys,
             next_timer_ms=result.next_timer_ms,
             least_waiting_ms=result.least_waiting_ms,

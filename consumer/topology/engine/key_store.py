@@ -7,6 +7,7 @@ back what has changed. Who keeps the entries, and where, is not its concern.
 from __future__ import annotations
 
 import heapq
+from bisect import bisect_left
 from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
 
 if TYPE_CHECKING:
@@ -43,9 +44,11 @@ class MemoryKeyStore:
         self._timers: dict[bytes, int] = {}
         # earliest timers; those that have changed since are in it, too
         self._heap: list[tuple[int, bytes]] = []
+        self._sorted: list[bytes] | None = None  # all keys, once they were asked for in order
         self.take_in(changes)
 
     def take_in(self, changes: Iterable[KeyChange]) -> None:
+        self._sorted = None
         for key, entry, timer_ms in changes:
             if entry is None:
                 self._entries.pop(key, None)
@@ -69,8 +72,10 @@ class MemoryKeyStore:
         return self._entries.get(key)
 
     def range(self, low: bytes, high: bytes) -> Iterator[tuple[bytes, bytes]]:
-        for key in sorted(one for one in self._entries if low <= one < high):
-            yield key, self._entries[key]
+        if self._sorted is None:
+            self._sorted = sorted(self._entries)
+        for at in range(bisect_left(self._sorted, low), bisect_left(self._sorted, high)):
+            yield self._sorted[at], self._entries[self._sorted[at]]
 
     def due(self, until_ms: int) -> Iterator[tuple[int, bytes]]:
         heap, last = self._heap, None

@@ -78,9 +78,7 @@ class KeyedExecutor(Executor):
         if order is None:
             return
         blocked, numbers = self._trees.blocked, self._start.numbers
-        for due in self.keys.timers_before(order):
-            if due.key in blocked:
-                continue
+        for due in self.keys.timers_before(order, blocked):
             place = place_of(due)
             entry = self.keys.entry(due.component, due.key)
             at_ms = entry.timers[place.name].at_ms
@@ -146,5 +144,6 @@ class KeyedExecutor(Executor):
             self.finish()
 
     def _runner_of(self, component: str) -> KeyedRunner | None:
-        found = self._runners.get((component, self._placement.number))
+        name = self._topology.key_stores.get(component, component)
+        found = self._runners.get((name, self._placement.number))
         return found if isinstance(found, KeyedRunner) else None

@@ -289,7 +289,7 @@ class StepRun:
     def _keys_of(self, task: int) -> dict[tuple[str, int], Sequence[Handle]]:
         """Return what a task's keyed bolts keep, with what earlier waves have changed."""
         found: dict[tuple[str, int], Sequence[Handle]] = {}
-        for component in self._batch.topology.keyed_bolts:
+        for component in self._batch.topology.key_stores:
             where = component, task
             before = (self._keys[where],) if where in self._keys else ()
             found[where] = (*before, *self._result.keys.get(where, ()))

@@ -457,7 +457,7 @@ def _executor(  # noqa: PLR0917 - private, and each is of a type of its own
     if isinstance(of, SpoutTask) and batch.topology.is_keyed:
         keys = {
             component: batch.key_store((component, task), of.keys.get((component, task), ()))
-            for component in batch.topology.keyed_bolts
+            for component in batch.topology.key_stores
         }
         made = partial(KeyedExecutor, killers=of.trial.killers, tell=of.tell)
     return made(
