@@ -141,7 +141,7 @@ class Processing:
         for step in sorted({done, newest} - {-1}):
             found = self._processed(step)
             if found is not None:
-                check_states(root, found, self._runs.tasks | self._runs.tasks_of_keys)
+                check_states(root, found, {**self._runs.tasks, **self._runs.tasks_of_keys})
                 check_kind(root, found, self._topology)
                 if step != done:
                     check_outputs(root, found, self._outputs)

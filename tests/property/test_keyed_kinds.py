@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from sequitur.consumer.topology import EventValues, ProcessSettings, TopologyTester
 from tests.support.keyed_counts import MOST_ATTEMPTS, WHERE, by_key, counting, cut
-from tests.support.keyed_kinds import OPERATIONS, TTL_MS, Kinds, expected
+from tests.support.keyed_kinds import OPERATIONS, TTL_MS, AsyncKinds, Kinds, expected
 from tests.support.step_runs import StepRuns
 
 if TYPE_CHECKING:
@@ -66,7 +66,7 @@ _DEATHS = st.dictionaries(
 """Of steps that die first: after how many writes, and whether another process goes on."""
 
 
-@pytest.mark.promise("keyed-kinds", "keyed-ttl", "keyed-killed")
+@pytest.mark.promise("keyed-kinds", "keyed-ttl", "keyed-killed", "keyed-async")
 @settings(max_examples=20)  # each has tens of steps with files
 @given(
     events=_streams(),
@@ -74,6 +74,7 @@ _DEATHS = st.dictionaries(
     stages=st.sampled_from([1, 2]),
     most=st.sampled_from([None, 2]),
     deaths=_DEATHS,
+    concurrency=st.sampled_from([1, 1, 3]),
 )
 def test_a_job_that_dies_in_its_steps_goes_on_from_its_files(  # noqa: PLR0917 - Hypothesis
     tmp_path_factory: pytest.TempPathFactory,
@@ -82,11 +83,13 @@ def test_a_job_that_dies_in_its_steps_goes_on_from_its_files(  # noqa: PLR0917 -
     stages: int,
     most: int | None,
     deaths: dict[int, tuple[int, bool]],
+    concurrency: int,
 ) -> None:
     """At its end nothing is kept: all that expires is gone from the files, too."""
     folder: Path = tmp_path_factory.mktemp("steps")
     process = _SETTINGS.model_copy(update={"max_spout_pending": most})
-    topology = counting(stages, keyed=Kinds())
+    keyed = Kinds() if concurrency == 1 else AsyncKinds()
+    topology = counting(stages, keyed=keyed, concurrency=concurrency)
     runs = StepRuns(topology, folder, process, partitions=2, life="0")
     for number, part in enumerate(cut(events, cuts)):
         runs.reached_ms = part[-1][0]

@@ -97,11 +97,19 @@ def later(given: Tuple) -> Iterator[Any]:
     yield given["key"], given["said"]
 
 
-def counting(stages: int, topic: str | None = None, *, keyed: KeyedBolt | None = None) -> Topology:
+def counting(
+    stages: int,
+    topic: str | None = None,
+    *,
+    keyed: KeyedBolt | None = None,
+    concurrency: int = 1,
+) -> Topology:
     """Return the topology; with two stages the last bolt is in a stage of its own."""
     builder = TopologyBuilder("sessions")
     builder.set_spout("events")
-    builder.set_bolt("sessions", keyed or Sessions()).fields_grouping("events", "key")
+    bolt = keyed or Sessions()
+    sessions = builder.set_bolt("sessions", bolt, concurrency=concurrency)
+    sessions.fields_grouping("events", "key")
     builder.set_bolt("beside", beside).local_grouping("sessions")
     last = builder.set_bolt("later", later)
     if stages == 1:

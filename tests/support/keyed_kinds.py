@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from collections import defaultdict
 from typing import TYPE_CHECKING, Any, Final
@@ -13,7 +14,7 @@ from sequitur.consumer.topology import KeyedBolt
 from tests.support.keyed_counts import MOST_ATTEMPTS, plan_of
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Callable, Iterable
 
     from sequitur.consumer.topology import Event, Key, Timer
     from tests.support.keyed_counts import Given
@@ -31,7 +32,7 @@ class Kinds(KeyedBolt):
     state_list = list[int]
     ttl = TTL_MS / 1_000
 
-    def process(self, event: Event, key: Key) -> Iterator[Any]:
+    def process(self, event: Event, key: Key) -> Any:
         plan = json.loads(event.value or b"")
         for name, number in plan["does"]:
             _DO[name](key, number, event.event_time_ms)
@@ -39,13 +40,27 @@ class Kinds(KeyedBolt):
         if plan["where"] == "call" and event.attempt <= plan["fails"]:
             raise ValueError(plan["n"])
 
-    def on_timer(self, timer: Timer, key: Key) -> Iterator[Any]:
+    def on_timer(self, timer: Timer, key: Key) -> Any:
         plan = plan_of(key.value, timer.name, timer.at_ms)
         if timer.at_ms % 2:
             key.state_map.put(-1, [timer.at_ms])
         yield key.value, [timer.name, *_said(key)], timer.at_ms, plan
         if plan["where"] == "call" and timer.attempt <= plan["fails"]:
             raise ValueError(timer.name)
+
+
+class AsyncKinds(Kinds):
+    """Does the same, and waits in the middle of it."""
+
+    async def process(self, event: Event, key: Key) -> list[Any]:
+        await asyncio.sleep((event.event_time_ms % 3) / 1_000)
+        found = list(super().process(event, key))
+        await asyncio.sleep(0)
+        return found
+
+    async def on_timer(self, timer: Timer, key: Key) -> list[Any]:
+        await asyncio.sleep((timer.at_ms % 3) / 1_000)
+        return list(super().on_timer(timer, key))
 
 
 def _said(key: Key) -> list[Any]:
@@ -59,7 +74,7 @@ def _put(key: Key, name: int, at_ms: int) -> None:
     key.state_map.put(name, [*key.state_map.get(name, []), at_ms])
 
 
-_DO: Final = {
+_DO: Final[dict[str, Callable[[Key, int, int], Any]]] = {
     "count": lambda key, number, _: setattr(key, "state", (key.state or 0) + number),
     "forget": lambda key, *_: setattr(key, "state", None),
     "put": _put,

@@ -652,10 +652,10 @@ def _check_keyed(
             f"{whose}: parallelism = {parallelism}: it runs in the tasks of the spout, which have "
             "the events of its keys. Leave parallelism out"
         )
-    if is_async(made) or concurrency > 1:
+    if concurrency > 1 and not is_async(made):
         raise TopologyBuildError(
-            f"{whose}: its calls run one by one: leave concurrency out, and make slow calls in a "
-            "bolt that reads it"
+            f"{whose}: concurrency = {concurrency}: its calls run one by one unless `process` is "
+            "async. Leave concurrency out, and make slow calls in a bolt that reads it"
         )
     if tick_ms is not None:
         raise TopologyBuildError(

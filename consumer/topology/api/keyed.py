@@ -247,18 +247,23 @@ class Key:
         value: The key of its events.
     """
 
-    __slots__ = ("_anchor", "_bolt", "_shown", "_timer", "entries", "entry", "runner", "value")
+    __slots__ = (
+        *("_anchor", "_bolt", "_shown", "_timer"),
+        *("before", "entries", "entry", "runner", "value"),
+    )
 
     def __init__(  # noqa: PLR0917 - private, and each is of a type of its own
         self,
         runner: KeyRunner,
         bolt: KeyedBolt,
         value: bytes,
+        before: Entry,
         entry: Entry,
         anchor: Any,
         timer: SetTimer | None,
     ) -> None:
         self.value = value
+        self.before = before
         self.entry = entry
         self.runner = runner
         self.entries: Entries | None = None

@@ -29,7 +29,9 @@ from sequitur.consumer.topology.api.groupings import Emitter
 from sequitur.consumer.topology.api.keyed import KeyedBolt
 from sequitur.consumer.topology.api.tuple import EventValues, Stream
 from sequitur.consumer.topology.engine.concurrency import CallPool, ConcurrentRunner
+from sequitur.consumer.topology.engine.key_store import SharedStore
 from sequitur.consumer.topology.engine.keyed import KeyedRunner, StepKeys
+from sequitur.consumer.topology.engine.keyed_calls import ConcurrentKeyedRunner
 from sequitur.consumer.topology.engine.plan import (
     Elsewhere,
     Here,
@@ -68,6 +70,7 @@ if TYPE_CHECKING:
     from sequitur.consumer.topology.api.bolt import BaseBolt
     from sequitur.consumer.topology.api.builder import Component, Topology
     from sequitur.consumer.topology.api.groupings import Chooser, Grouping
+    from sequitur.consumer.topology.engine.key_store import KeyStore
     from sequitur.consumer.topology.engine.plan import Placement, Rules
     from sequitur.consumer.topology.engine.task_output import Trace, UserCode
     from sequitur.consumer.topology.engine.trees import UnfinishedEvent
@@ -276,7 +279,9 @@ class BoltTasks:
         environment = self._environment
         has_calls = component.concurrency > 1 and not environment.runs_inline
         if environment.keys is not None and isinstance(bolt, KeyedBolt):
-            return KeyedRunner(environment, context, bolt, environment.keys)
+            more = (self._pool, component) if has_calls else ()
+            made = ConcurrentKeyedRunner if has_calls else KeyedRunner
+            return made(environment, context, bolt, *more)
         if not isinstance(self._topology, TransactionalTopology):
             if has_calls:
                 return ConcurrentRunner(environment, context, bolt, self._pool, component)
@@ -375,7 +380,9 @@ class Executor:
             trace,
             runs_inline,
             last_made=dict(start.last_made),
-            keys=StepKeys(start.keys, start.moment.reached_ms) if start.keys else None,
+            keys=StepKeys(self._stores(runs_inline), start.moment.reached_ms)
+            if start.keys
+            else None,
         )
         self._queue = environment.queue
         self._busy: list[Runner] = []  # in the middle of a call, while others get its tuples
@@ -396,6 +403,15 @@ class Executor:
         self._has_calls = self._tasks.have_concurrent_calls
         self._is_whole = self._wiring.is_whole
         self._open = OpenTrees(environment, is_whole=self._is_whole)
+
+    def _stores(self, runs_inline: bool) -> Mapping[str, KeyStore]:
+        """Return what keyed bolts keep; calls that run side by side share it."""
+        keys, bolts = self._start.keys, self._topology.bolts
+        if runs_inline or not any(
+            isinstance(one.bolt, KeyedBolt) and one.concurrency > 1 for one in bolts
+        ):
+            return keys
+        return {name: SharedStore(store) for name, store in keys.items()}
 
     @property
     def user_code(self) -> UserCode:

@@ -7,6 +7,7 @@ back what has changed. Who keeps the entries, and where, is not its concern.
 from __future__ import annotations
 
 import heapq
+import threading
 from bisect import bisect_left
 from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
 
@@ -93,6 +94,35 @@ class MemoryKeyStore:
         while heap and self._timers.get(heap[0][1]) != heap[0][0]:
             heapq.heappop(heap)
         return heap[0][0] if heap else None
+
+
+class SharedStore:
+    """A store that calls read while the executor does."""
+
+    def __init__(self, store: KeyStore) -> None:
+        self._store = store
+        self._lock = threading.Lock()
+
+    def get(self, key: bytes) -> bytes | None:
+        with self._lock:
+            return self._store.get(key)
+
+    def range(self, low: bytes, high: bytes) -> Iterator[tuple[bytes, bytes]]:
+        with self._lock:
+            return iter(list(self._store.range(low, high)))
+
+    def due(self, until_ms: int) -> Iterator[tuple[int, bytes]]:
+        found = self._store.due(until_ms)
+        while True:
+            with self._lock:
+                one = next(found, None)
+            if one is None:
+                return
+            yield one
+
+    def next_timer_ms(self) -> int | None:
+        with self._lock:
+            return self._store.next_timer_ms()
 
 
 _SMALL: Final = 1_000

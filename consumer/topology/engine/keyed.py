@@ -21,13 +21,12 @@ from sequitur.consumer.topology.api.keyed import Entry, Key, KeyedBolt, More, Se
 from sequitur.consumer.topology.api.lengths import length_ms
 from sequitur.consumer.topology.api.tuple import Stream
 from sequitur.consumer.topology.engine.key_store import KeyChange
-from sequitur.consumer.topology.engine.runner import Runner
+from sequitur.consumer.topology.engine.runner import Runner, awaited_values, is_awaited
 from sequitur.consumer.topology.engine.trees import ACKED, TrackedTuple
 from sequitur.consumer.topology.settling.root import (
     AFTER_EVENTS,
     BEFORE_EVENTS,
     TimerPlace,
-    timer_of,
 )
 from sequitur.errors import KeyedStateError
 
@@ -163,14 +162,19 @@ class KeyLog(NamedTuple):
 
 
 def _entry_key(key: bytes, place: bytes) -> bytes:
-    """Return the key under which an entry of a key's map or list is stored."""
-    return b"%b%b%b" % (len(key).to_bytes(4, "big"), key, place)
+    """Return the key under which an entry of a key's map or list is stored.
+
+    It begins as the key does, and no key with its end is the beginning of another one.
+    """
+    return key.replace(b"\0", b"\0\xff") + b"\0\1" + place
 
 
 class StepKeys:
     """The keys of one process in a step: those of its stores, and what calls have made of them."""
 
     def __init__(self, stores: Mapping[str, KeyStore], reached_ms: int | None) -> None:
+        # waits until no call of a key runs, and returns whether one did; None: calls run one by one
+        self.await_key: Callable[[bytes], bool] | None = None
         self.log = KeyLog([], {}, {}, {}, {})
         # timers that wait as events do, with their keys: they are not called otherwise
         self.waiting: set[TimerPlace] = set()
@@ -252,6 +256,8 @@ class StepKeys:
         """
         heap = self._heap
         while heap and heap[0] < order:
+            if self.await_key is not None and self.await_key(heap[0].key):
+                continue  # its call may have set a timer that is due before
             due = heapq.heappop(heap)
             component, key = due.component, due.key
             if due.name is None and due.number == _TO_ADD:
@@ -369,12 +375,10 @@ class _Kind(NamedTuple):
 class KeyedRunner(Runner):
     """Runs one task of a keyed bolt."""
 
-    def __init__(
-        self, environment: Environment, context: TopologyContext, bolt: KeyedBolt, keys: StepKeys
-    ) -> None:
-        self._keys = keys
+    def __init__(self, environment: Environment, context: TopologyContext, bolt: KeyedBolt) -> None:
+        assert environment.keys is not None
+        self._keys: StepKeys = environment.keys
         self._key: Key | None = None
-        self._before = EMPTY
         made = type(bolt)
         self._store = environment.topology.components[context.component].key_store
         self._kind = _Kind.of("state", type(None) if made.state is None else made.state)
@@ -399,15 +403,19 @@ class KeyedRunner(Runner):
     def run(self, given: TrackedTuple) -> None:
         """Make the call. What it did to its key counts if the bolt acks what it was given."""
         super().run(given)
-        (key, before), self._key = (self._key, self._before), None
-        if key is None:
-            return
+        key, self._key = self._key, None
+        if key is not None:
+            self.keep_key(given, key)
+
+    def keep_key(self, given: TrackedTuple, key: Key) -> None:
+        """Keep what a call that is over did to its key."""
         key.end()
         self._calls += 1
         if self._calls >= self._looks_at:
             self._look(key)
         if given.owner is ACKED:
-            entry, entries = key.entry, None if key.entries is None else key.entries.written
+            before, entry = key.before, key.entry
+            entries = None if key.entries is None else key.entries.written
             if self._ttl_ms is not None or entry.more.expires_ms is not None:
                 entry = entry.touched(given.event_time_ms, self._ttl_ms)
             if entries:
@@ -458,29 +466,46 @@ class KeyedRunner(Runner):
             ) from error
 
     def _keyed(self, given: TrackedTuple) -> Any:
-        bolt: Any = self.bolt
+        self._key = key = self.key_of(given)
+        return self.call_with(key, given)
+
+    def key_of(self, given: TrackedTuple) -> Key:
+        """Return the key of an event or timer, for its call."""
         event = given.root.event
-        key = event[0]
-        if key is None:
+        value = event[0]
+        if value is None:
             raise KeyedStateError(f"bolt {self._component!r} got an event without a key")
-        before = self._before = self._keys.entry(self._store, key)
-        if given.declared is not TIMER:
-            self._key = made = Key(self, bolt, key, before, given, None)
-            returned = bolt.process(given, made)
-        else:
-            place, at_ms = timer_of(event)
-            entry, row = before, 0
+        bolt: Any = self.bolt
+        before = entry = self._keys.entry(self._store, value)
+        timer = None
+        if given.declared is TIMER:
+            (name, at_ms), row = given.values, 0
+            place = TimerPlace(self._store, value, name, event[3:7])
             if is_current(place, before.timers):  # a replayed one is not
-                row = before.timers[place.name].row
-                entry = before.without(place.name)
+                row = before.timers[name].row
+                entry = before.without(name)
             timer = SetTimer(at_ms, event[3], event[4] == AFTER_EVENTS, event[6], row)
-            self._key = made = Key(self, bolt, key, entry, given, timer)
-            returned = bolt.on_timer(Timer(place.name, at_ms, given.root.attempt), made)
+        return Key(self, bolt, value, before, entry, given, timer)
+
+    def call_with(self, key: Key, given: TrackedTuple) -> Any:
+        bolt: Any = self.bolt
+        if given.declared is not TIMER:
+            returned = bolt.process(given, key)
+        else:
+            name, at_ms = given.values
+            returned = bolt.on_timer(Timer(name, at_ms, given.root.attempt), key)
         if self._is_tested:
+            if is_awaited(returned):
+                return self._tested(key, returned)
             if isinstance(returned, Iterator):
                 returned = list(returned)
-            self._check_in_place(made)
+            self._check_in_place(key)
         return returned
+
+    async def _tested(self, key: Key, returned: Any) -> list[Any]:
+        found = [one async for one in awaited_values(self._component, returned)]
+        self._check_in_place(key)
+        return found
 
     def _check_in_place(self, key: Key) -> None:
         """Refuse a state that the call has changed in place: what was assigned counts."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import pytest
 
@@ -158,7 +158,7 @@ class One(KeyedBolt):
     """Counts the events of a key in all three kinds."""
 
     fields = ("key", "said")
-    state = int
+    state: ClassVar[Any] = int
     state_map = dict[str, int]
     state_list = list[int]
 
@@ -186,12 +186,13 @@ class Two(One):
         key.state_list.append(f"at {event.event_time_ms}")
         key.state = "new"
 
-    def migrate(self, old: Any, version: int, kind: str) -> str:
+    def migrate(self, old: Any, version: int, kind: str) -> Any:
         return f"{kind} {old} of {version}"
 
 
 class TwoWithout(Two):
-    migrate = KeyedBolt.migrate
+    def migrate(self, *given: Any) -> Any:
+        return KeyedBolt.migrate(self, *given)
 
 
 class Wrong(Two):
