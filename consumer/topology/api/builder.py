@@ -152,7 +152,7 @@ class TopologyBuilder:
         if isinstance(made, KeyedBolt):
             _check_keyed(component, made, parallelism, concurrency, tick_ms)
         elif uid is not None:
-            raise TopologyBuildError(f"bolt {component!r}: uid = {uid!r}: it is no keyed bolt")
+            raise TopologyBuildError(f"bolt {component!r}: uid = {uid!r}: it is not a keyed bolt")
         streams = _streams_of(component, made)
         return self._add(
             Component(

@@ -86,11 +86,11 @@ class KeyMap(Generic[_N, _V]):
             why = f"it is not of type {self._names.kind.__name__}"
         except (struct.error, UnicodeEncodeError) as error:
             why = str(error)
-        raise KeyedStateError(f"{name!r:.100} is no name in the map: {why}")
+        raise KeyedStateError(f"{name!r:.100} cannot be a name in the map: {why}")
 
 
 class KeyList(Generic[_V]):
-    """The list of a key. `len` and iteration are as a list's; an append stores one entry.
+    """The list of a key. `len` and iteration work as on a list. An append stores one entry.
 
     A value counts as it is when it is appended.
     """

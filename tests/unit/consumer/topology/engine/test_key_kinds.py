@@ -127,8 +127,8 @@ def _said(tester: TopologyTester) -> list[Any]:
     [
         ("changes_in_map", "a value in the map of key b'k' in place"),
         ("changes_in_list", "a value in the list of key b'k' in place"),
-        ("wrong_name", "1 is no name in the map: it is not of type str"),
-        ("half_a_pair", "is no name in the map: 'utf-8' codec can't encode"),
+        ("wrong_name", "1 cannot be a name in the map: it is not of type str"),
+        ("half_a_pair", "cannot be a name in the map: 'utf-8' codec can't encode"),
         ("wrong_value", "'text' is not a <class"),
         ("too_many", "would keep 1015 bytes, more than 1000"),
     ],
@@ -248,7 +248,7 @@ def test_two_bolts_keep_their_state_apart() -> None:
 
 def test_only_keyed_bolts_have_a_uid_and_none_is_that_of_maps() -> None:
     builder = TopologyBuilder("uids")
-    with pytest.raises(TopologyBuildError, match="uid = 'x': it is no keyed bolt"):
+    with pytest.raises(TopologyBuildError, match="uid = 'x': it is not a keyed bolt"):
         builder.set_bolt("plain", len, uid="x")
     with pytest.raises(TopologyBuildError, match="cannot be kept as 'x/entries'"):
         _topology(NoEvents(), uid="x/entries")
