@@ -142,8 +142,8 @@ def golden_forms() -> dict[str, dict[str, Any]]:
     return found
 
 
-def _document(name: str, value: Any) -> Form:
-    return Form(name, dump(value), value, partial(load, type(value)))
+def _document(name: str, value: Any, root: Path | None = None) -> Form:
+    return Form(name, dump(value, root), value, partial(load, type(value), root=root))
 
 
 def _run(random: Random, step: int, **more: Any) -> Run:
@@ -245,20 +245,17 @@ def _topology() -> Iterator[Form]:
         step=4, taken=9, totals=totals, next_due_ms=_LARGEST, requests=("r1.parquet",),
         records={_NAME: (_FOLDER / "topology/a/b",)}, dead=(_FOLDER / "topology/a/ü",),
         unfinished=(_FOLDER / "topology/a/d",), waiting={1: (_FOLDER / "x/y/z",), 0: ()},
-        states=[(_NAME, 3, _FOLDER / "topology/a/s")], tasks={_NAME: 4}, time_ms=-1,
+        states=((_NAME, 3, _FOLDER / "topology/a/s"),), tasks={_NAME: 4}, time_ms=-1,
         watermark_ms=5, least_waiting_ms=6, transaction_id=_LARGEST, committers={"c": 2},
     )  # fmt: skip
-    read = partial(Processed.from_document, root=_FOLDER)
-    yield Form("processed", processed.to_document(_FOLDER), processed, read)
-    bare = Processed()
-    yield Form("processed, bare", bare.to_document(_FOLDER), None, None)
+    yield _document("processed", processed, _FOLDER)
+    yield _document("processed, bare", Processed(), _FOLDER)
     prepared = Prepared(
         attempt=1 << 60, folder="f", batch=_NAME, processed=processed,
-        sent=[(_FOLDER / "topology/a/t", {("bolt", 2): [[0, 5]]})], tasks={"bolt": 3},
+        sent=((_FOLDER / "topology/a/t", {("bolt", 2): [[0, 5]]}),), tasks={"bolt": 3},
         signature={"bolt": ["a", _NAME]},
     )  # fmt: skip
-    read_prepared = partial(Prepared.from_document, root=_FOLDER)
-    yield Form("prepared", prepared.to_document(_FOLDER), prepared, read_prepared)
+    yield _document("prepared", prepared, _FOLDER)
 
 
 def _folders() -> Iterator[Form]:
