@@ -306,7 +306,7 @@ class FileBatch(StepBatch):
         if life != self.life or not life:
             life, stores = _stores[self.root] = self.life, {}
         store = stores.get(place)
-        if store is None or store.step < 0:
+        if store is None:
             store = stores[place] = KeyFiles(*sources)
         else:
             store.follow(*sources)
