@@ -32,9 +32,6 @@ class File(ABC):  # noqa: B024 - classes are registered
 
 def dump(document: Any, root: Any = None) -> dict[str, Any]:
     """Return a document as JSON values, in the order of its fields. Files are named from `root`."""
-    old = getattr(document, "to_document", None)  # until the last kind is a Struct
-    if old is not None:
-        return dict(old())
     shape = getattr(document, "to_stored", None)
     fields = document if shape is None else shape()
     name = partial(_name, root)
@@ -54,10 +51,6 @@ def load(kind: type[_Kind], document: Mapping[str, Any], root: Any = None) -> _K
         StateFormatError: The document has another format number, and the error has no cause. Or its
             fields are not those of the kind, and the cause says why.
     """
-    old = getattr(kind, "from_document", None)  # until the last kind is a Struct
-    if old is not None:
-        read: _Kind = old(document)
-        return read
     form: Any = kind
     config, title = form.__struct_config__, getattr(kind, "TITLE", kind.__name__)
     found = document.get(config.tag_field) if isinstance(document, dict) else None

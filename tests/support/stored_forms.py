@@ -55,9 +55,9 @@ from sequitur.kafka.records import encode_event_id, parse_event_id
 from sequitur.pipelines.sink.step_plans import SequenceEnds, StepPlan, TopicPlan
 from sequitur.pipelines.spark_sink.batch_documents import BatchDone, StagedBatch, StagedFile
 from sequitur.pipelines.spark_sink.batch_source import NamedBatch, StreamBatch
-from sequitur.pipelines.store.checkpoint import empty_partitions, partitions_document
+from sequitur.pipelines.store.checkpoint import OutputPartitions
 from sequitur.pipelines.store.job_identity import FormerJob, JobIdentity, begun_with
-from sequitur.pipelines.store.run_files import files_document
+from sequitur.pipelines.store.run_files import RunFiles
 from sequitur.pipelines.topology.processed import Prepared, Processed, ProcessTotals
 from sequitur.producer.journal.frames import (
     PREAMBLE_LENGTH,
@@ -219,7 +219,7 @@ def _steps(random: Random) -> Iterator[Form]:
     yield _document("clock", clock)
     yield _document("learned delays", learned)
     yield _document("key folds", keys)
-    yield Form("files of a run", files_document(_run(random, 3, files={"ü.parquet": 3})))
+    yield _document("files of a run", RunFiles(_run(random, 3, files={"ü.parquet": 3}).files))
 
 
 def _sink() -> Iterator[Form]:
@@ -231,7 +231,7 @@ def _sink() -> Iterator[Form]:
     sent = SequenceEnds("c1üster", identity, {_NAME: (None, (0, 7)), "orders": ("ab", ())})
     yield _document("sent", sent)
     files = (StagedFile("ü.parquet", 1 << 40, (((0, 3), (7, 1)), ((1, 2),))),)
-    stream = StreamBatch("6f9e", 12, "plan-注文", "run")
+    stream = StreamBatch("6f9e", 12, "plan-注文")
     yield _document("sink: staged", StagedBatch(3, stream, 8, "f", files))
     yield _document("sink: staged by name", StagedBatch(0, NamedBatch(_NAME), 1, "f", ()))
     sent_so_far = json.loads(json.dumps(dump(sent)))
@@ -261,7 +261,7 @@ def _topology() -> Iterator[Form]:
 def _folders() -> Iterator[Form]:
     identity = JobIdentity(("b", _NAME, "a"), None, "json:at:ms", "out", 7, "reorder", "words", 2)
     yield Form("format.json", dump(identity), 7, begun_with)
-    yield Form("partitions.json", partitions_document(4, 6), 2, empty_partitions)
+    yield _document("partitions.json", OutputPartitions(4, 6))
     yield _document("former job", FormerJob(3, _LARGEST, "ü"))
     process = ProcessIdentity("ho\u00dft", 7, "boot ns", 99)
     shown = {"host": "ho\u00dft", "process": 7, "space": "boot ns", "started": 99}
