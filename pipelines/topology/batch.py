@@ -306,7 +306,7 @@ class FileBatch(StepBatch):
         if life != self.life or not life:
             life, stores = _stores[self.root] = self.life, {}
         store = stores.get(place)
-        if store is None or store.step < 0:
+        if store is None:
             store = stores[place] = KeyFiles(*sources)
         else:
             store.follow(*sources)
@@ -315,7 +315,7 @@ class FileBatch(StepBatch):
     def write_changes(self, changes: Sequence[KeyChange], wave: int = 0) -> KeyFile:
         content = write_changes(changes, self.seed[0] * WAVES + wave)
         if len(content) <= INLINE_BYTES:
-            return KeyFile(content, len(content))
+            return KeyFile(inline=content)
         assert self.key_folder is not None
         new_folder(self.key_folder, may_be_there=True)
         path = self.key_folder / f"changes-{uuid4().hex}"

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import sys
-from dataclasses import replace
 from importlib.util import module_from_spec, spec_from_file_location
 from typing import TYPE_CHECKING
+
+from msgspec.structs import replace
 
 from sequitur.base.text import named
 from sequitur.consumer.reorder import ReorderMode
@@ -211,7 +212,7 @@ def without_keys(found: Processed, names: Collection[str]) -> Processed:
     gone = {name for one in names for name in (one, one + KEY_ENTRIES)}
     if not any(one.component in gone for one in found.keys):
         return found
-    keys = [one for one in found.keys if one.component not in gone]
+    keys = tuple(one for one in found.keys if one.component not in gone)
     tasks = {name: count for name, count in found.tasks.items() if name not in gone}
     return replace(found, keys=keys, tasks=tasks)
 

@@ -410,18 +410,17 @@ class KeyedRunner(Runner):
     def keep_key(self, given: TrackedTuple, key: Key) -> None:
         """Keep what a call that is over did to its key."""
         key.end()
+        if given.owner is not ACKED:
+            return
         self._calls += 1
         if self._calls >= self._looks_at:
             self._look(key)
-        if given.owner is ACKED:
-            before, entry = key.before, key.entry
-            entries = None if key.entries is None else key.entries.written
-            if self._ttl_ms is not None or entry.more.expires_ms is not None:
-                entry = entry.touched(given.event_time_ms, self._ttl_ms)
-            if entries:
-                self._keys.replace(given.root.id, self._store, key.value, before, entry, entries)
-            elif entry is not before:
-                self._keys.replace(given.root.id, self._store, key.value, before, entry)
+        before, entry = key.before, key.entry
+        entries = {} if key.entries is None else key.entries.written
+        if self._ttl_ms is not None or entry.more.expires_ms is not None:
+            entry = entry.touched(given.event_time_ms, self._ttl_ms)
+        if entry is not before or entries:
+            self._keys.replace(given.root.id, self._store, key.value, before, entry, entries)
 
     def encode(self, value: Any) -> tuple[bytes, Any]:
         return self._encoded(value, self._kind)
