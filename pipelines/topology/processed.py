@@ -23,6 +23,9 @@ PROCESSED_FORMAT: Final = 5
 """No release had 1 to 4. They are refused, and none is used again."""
 KEYED_FORMAT: Final = 6
 """Of a document that names keys. Older versions know no keyed bolts, and refuse it."""
+_NO_KEYS: Final[Mapping[str, Any]] = {
+    "keys": (), "next_timer_ms": None, "late_for_window": {}, "closed_ms": {}
+}  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,17 +98,22 @@ class Processed:
     committers: Mapping[str, int] = field(default_factory=dict)
     keys: Sequence[KeptKeys] = ()  # what the tasks of keyed bolts keep
     next_timer_ms: int | None = None  # when the next timer of a key is due; None without any
+    # how many events were late for a window and are done, by bolt, of this and all earlier steps
+    late_for_window: Mapping[str, int] = field(default_factory=dict)
+    # event times up to which drains have closed windows, by bolt
+    closed_ms: Mapping[str, int] = field(default_factory=dict)
 
     def to_document(self, root: Location) -> dict[str, Any]:
         """It as a JSON document."""
         moved = self._with_files(lambda path: str(path).removeprefix(f"{root}/"))
         document = asdict(replace(moved, keys=()))
         document["waiting"] = sorted(moved.waiting.items())
-        keys, next_timer_ms = document.pop("keys"), document.pop("next_timer_ms")
-        if not self.keys:
+        if not (self.keys or self.late_for_window or self.closed_ms):
+            for name in _NO_KEYS:
+                del document[name]
             return {"format": PROCESSED_FORMAT, **document}
         keys = [one.to_document(root) for one in self.keys]
-        return {"format": KEYED_FORMAT, **document, "keys": keys, "next_timer_ms": next_timer_ms}
+        return {"format": KEYED_FORMAT, **document, "keys": keys}
 
     @classmethod
     def from_document(cls, document: Mapping[str, Any], root: Location) -> Self:
@@ -119,7 +127,7 @@ class Processed:
                 f"processed step of format {document.get('format')!r}, this version reads "
                 f"{PROCESSED_FORMAT} and {KEYED_FORMAT}"
             )
-        document = {"keys": (), "next_timer_ms": None, **document}
+        document = {**_NO_KEYS, **document}
         values = {one.name: document[one.name] for one in fields(cls)}
         values["keys"] = tuple(KeptKeys.from_document(one, root) for one in document["keys"])
         values["totals"] = ProcessTotals(**values["totals"])

@@ -326,6 +326,12 @@ class Topology:
         return tuple(one.id for one in self.bolts if isinstance(one.bolt, KeyedBolt))
 
     @property
+    def draining(self) -> tuple[str, ...]:
+        """The bolts whose timers are all called when a job drains."""
+        bolts = ((one.id, one.bolt) for one in self.bolts)
+        return tuple(name for name, bolt in bolts if isinstance(bolt, KeyedBolt) and bolt.drains)
+
+    @property
     def commit_phase(self) -> frozenset[str]:
         """Bolts that take part in the commit phase of a transaction; none without transactions."""
         return frozenset()

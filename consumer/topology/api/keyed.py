@@ -61,9 +61,12 @@ class KeyedBolt(BaseBolt):
     Attributes:
         state: The type of a key's state: any type that `msgspec` takes. None: keys have only
             timers.
+        drains: Whether a job that ends with `--drain` calls all timers of the bolt, as if their
+            time had come. Each key's must come to an end.
     """
 
     state: ClassVar[Any] = None
+    drains: bool = False
 
     @abstractmethod
     def process(self, event: Event, key: Key, /) -> Any:
@@ -145,7 +148,12 @@ class KeyRunner(Protocol):
         """Return a state from its bytes."""
 
     def emit(
-        self, values: Any, anchors: Sequence[Any], stream: str, task: int | None
+        self,
+        values: Any,
+        anchors: Sequence[Any],
+        stream: str,
+        task: int | None,
+        own_time_ms: int | None = None,
     ) -> list[TaskId]:
         """Emit for the key."""
 
@@ -157,7 +165,7 @@ class Key:
         value: The key of its events.
     """
 
-    __slots__ = ("_anchor", "_runner", "_shown", "_timer", "entry", "value")
+    __slots__ = ("_anchor", "_runner", "_shown", "_timer", "entry", "is_late", "value")
 
     def __init__(
         self,
@@ -169,6 +177,7 @@ class Key:
     ) -> None:
         self.value = value
         self.entry = entry
+        self.is_late = False
         self._runner = runner
         self._anchor = anchor
         self._timer = timer
@@ -222,7 +231,7 @@ class Key:
             TimerLoopError: A thousand timers in a row were due as soon as they were set.
         """
         self._check_call()
-        if not _is_text(name) or at.__class__ is not int or abs(at) > _LATEST_MS:
+        if not _is_text(name) or not _is_time(at):
             raise KeyedStateError(
                 f"timer({name!r:.100}, at={at!r:.100}): the name is text, and `at` an int in ms"
             )
@@ -253,11 +262,31 @@ class Key:
             self.entry = Entry(entry.state, timers, entry.number, entry.fresh)
 
     def emit(
-        self, values: Any, stream: str = DEFAULT_STREAM, task: int | None = None
+        self,
+        values: Any,
+        stream: str = DEFAULT_STREAM,
+        task: int | None = None,
+        *,
+        event_time_ms: int | None = None,
     ) -> list[TaskId]:
-        """Emit a tuple, anchored to the event or timer. See `OutputCollector.emit`."""
+        """Emit a tuple, anchored to the event or timer. See `OutputCollector.emit`.
+
+        Args:
+            values: See `OutputCollector.emit`.
+            stream: See `OutputCollector.emit`.
+            task: See `OutputCollector.emit`.
+            event_time_ms: Its event time, and that of all that is made of it, epoch ms. None: that
+                of the event or timer.
+        """
         self._check_call()
-        return self._runner.emit(values, (self._anchor,), stream, task)
+        if event_time_ms is not None and not _is_time(event_time_ms):
+            raise KeyedStateError(f"emit(event_time_ms={event_time_ms!r:.100}): it is an int in ms")
+        return self._runner.emit(values, (self._anchor,), stream, task, event_time_ms)
+
+    def count_late(self) -> None:
+        """Count the event as late for a window, once it is done: see `late_for_window`."""
+        self._check_call()
+        self.is_late = True
 
     @property
     def shown(self) -> Any:
@@ -278,6 +307,10 @@ class Key:
             f"key {self.value!r:.100} would keep {size} bytes, more than {MOST_BYTES}: keep less "
             "of it, or spread it over more keys"
         )
+
+
+def _is_time(at: Any) -> bool:
+    return at.__class__ is int and abs(at) <= _LATEST_MS
 
 
 def _is_text(name: Any) -> bool:
