@@ -45,7 +45,9 @@ class RunOptions:
     available_now: bool = field(
         default=False, metadata={"help": "End when all rows that are there at the start are read"}
     )
-    drain: bool = field(default=False, metadata={"help": "At the end, release all held rows"})
+    drain: bool = field(
+        default=False, metadata={"help": "At the end, release all held rows and close all windows"}
+    )
     reset_input: bool = field(
         default=False,
         metadata={

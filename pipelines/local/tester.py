@@ -195,8 +195,9 @@ class ReorderTester:
         self.run()
 
     def drain(self) -> None:
-        """Release all held rows, as at the end of a job with `drain`."""
+        """Release all held rows and close all windows, as at the end of a job with `drain`."""
         self._opened().drain()
+        self._opened().close_windows(lambda _: True)
 
     def restart(
         self,

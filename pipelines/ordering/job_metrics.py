@@ -70,6 +70,7 @@ class JobMetrics:
         self._now_s = now_s
         self._newest: tuple[StepEntry, StepDone] | None = None
         self.empty_partitions = 0
+        self._late: Callable[[], Mapping[str, int]] = dict
         self._cursors: Callable[[], Mapping[SourcePartition, PartitionCursor]] | None = None
         self._durations = Histogram(
             f"{PREFIX}_step_duration_seconds",
@@ -89,6 +90,10 @@ class JobMetrics:
     ) -> None:
         self._cursors = cursors
 
+    def show_late(self, late: Callable[[], Mapping[str, int]]) -> None:
+        """Show how many events were late for a window, by bolt."""
+        self._late = late
+
     def describe(self) -> Iterator[Metric]:
         """Return nothing, so that a registry accepts this collector before the first step."""
         return iter(())
@@ -106,6 +111,7 @@ class JobMetrics:
         entry, done = self._newest
         yield from _rows(done)
         yield from _metrics_of_topology(done)
+        yield from _late_for_window(self._late())
         yield _gauge("live_runs", "Runs on disk that hold rows", len(entry.live_runs))
         keys = entry.keys
         yield _gauge(
@@ -217,6 +223,15 @@ def _metrics_of_topology(done: StepDone) -> Iterator[Metric]:
         ("tuples_pending", "Tuples of bolts", counts["made_pending"]),
     ):
         yield GaugeMetricFamily(f"sequitur_process_{name}", text.format(what), value=waiting)
+
+
+def _late_for_window(late: Mapping[str, int]) -> Iterator[Metric]:
+    if late:
+        text = "Events that were late for a window or a join, and are done"
+        found = CounterMetricFamily("sequitur_process_late_for_window", text, labels=["bolt"])
+        for bolt, count in sorted(late.items()):
+            found.add_metric([bolt], count)
+        yield found
 
 
 def _partitions(clock: EventClock) -> Iterator[Metric]:

@@ -65,7 +65,11 @@ from sequitur.pipelines.topology.files import (
 )
 from sequitur.pipelines.topology.kept_keys import INLINE_BYTES, KeptKeys, KeyFile
 from sequitur.pipelines.topology.key_files import KeyFiles, write_changes
-from sequitur.pipelines.topology.output_files import OutputFiles
+from sequitur.pipelines.topology.output_files import (
+    OUTPUT_SCHEMA,
+    TIMED_SCHEMA,
+    OutputFiles,
+)
 from sequitur.pipelines.topology.watchdog import ending_overrun_calls
 
 if TYPE_CHECKING:
@@ -241,7 +245,8 @@ class FileBatch(StepBatch):
             gc.set_threshold(*threshold)
 
     def outputs(self, emissions: Iterator[int]) -> OutputFiles:
-        return OutputFiles(self.folder / "outputs", self.topics, emissions)
+        schema = TIMED_SCHEMA if self.topology.is_keyed else OUTPUT_SCHEMA
+        return OutputFiles(self.folder / "outputs", self.topics, emissions, schema)
 
     def exchange(self, *, is_kept: bool = False) -> ExchangeFile:
         return ExchangeFile(self.folder / ("inputs" if is_kept else "work"))

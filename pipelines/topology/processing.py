@@ -24,7 +24,7 @@ from sequitur.consumer.topology.transactional.builder import (
 )
 from sequitur.errors import CheckpointError
 from sequitur.pipelines.rows.run_rows import Part
-from sequitur.pipelines.rows.selection import Selection
+from sequitur.pipelines.rows.selection import OutputSelection, Selection
 from sequitur.pipelines.sink.sink import Outgoing
 from sequitur.pipelines.spark_settings import is_local
 from sequitur.pipelines.store.job_identity import NO_FORMER_JOB
@@ -129,6 +129,11 @@ class Processing:
         return self._newest.totals
 
     @property
+    def late_for_window(self) -> Mapping[str, int]:
+        """How many events were late for a window and are done, by bolt."""
+        return self._newest.late_for_window
+
+    @property
     def is_full(self) -> bool:
         """Whether so many events wait that no new ones may be read."""
         return self._newest.totals.waiting >= self._settings.max_pending
@@ -178,6 +183,11 @@ class Processing:
     def has_timers(self) -> bool:
         """Whether a key has a timer, for which silence is watched."""
         return self._newest.next_timer_ms is not None
+
+    @property
+    def has_windows(self) -> bool:
+        """Whether windows may be open that a drain closes."""
+        return bool(self._topology.draining) and self.has_timers
 
     @property
     def tick_due_ms(self) -> int | None:
@@ -265,7 +275,7 @@ class Processing:
             unfinished = tuple(processed.unfinished)
         found = [
             Outgoing(
-                Selection((Part(tuple(files)),), (), OUTPUT_ORDER, unfinished),
+                OutputSelection((Part(tuple(files)),), (), OUTPUT_ORDER, unfinished),
                 self._outputs[topic],
                 timestamps=self._timestamps,
             )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections import Counter
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 from uuid import uuid4
@@ -17,7 +18,7 @@ from sequitur.consumer.topology.engine.plan import plan
 from sequitur.consumer.topology.settling.outcomes import due_ms
 from sequitur.consumer.topology.settling.root import is_made, is_own
 from sequitur.consumer.topology.step.batch import PendingEvent
-from sequitur.consumer.topology.step.run import CountedRuns, StepRun
+from sequitur.consumer.topology.step.run import CountedRuns, StepRun, latest
 from sequitur.consumer.topology.transactional.builder import TransactionalTopology
 from sequitur.errors import ConservationError
 from sequitur.kafka.partition import KeyPartitioner
@@ -92,6 +93,7 @@ class StepWork:
     only_retries: bool  # all is released, and the run ends: only failed events are tried again
     has_retries: bool  # whether an event that waits is due
     has_timers: bool = False  # whether a timer of a key is due
+    closes: bool = False  # whether all windows are closed, though their time has not come
 
     @classmethod
     def of(
@@ -109,7 +111,7 @@ class StepWork:
         # A tick would make more that may fail: with steps as long as its interval the run would
         # never end. A transaction is tried again whole.
         ends = (
-            entry.kind is StepKind.DRAIN
+            entry.kind in {StepKind.DRAIN, StepKind.CLOSE}
             and due is None
             and not isinstance(topology, TransactionalTopology)
         )
@@ -122,13 +124,14 @@ class StepWork:
             ticks={} if ends else ticks_due(topology.tick_intervals_ms, before.time_ms, logged_ms),
             has_retries=retry_ms is not None and retry_ms <= logged_ms,
             has_timers=before.has_timers(reached_ms(entry)),
+            closes=entry.kind is StepKind.CLOSE,
         )
 
     @property
     def is_empty(self) -> bool:
         """Whether bolts have nothing to do."""
         has_more = self.has_retries or self.requests or self.ticks or self.has_timers
-        return self.due is None and not has_more
+        return self.due is None and not has_more and not self.closes
 
     def nothing(self) -> Processed:
         return self.over(
@@ -249,6 +252,8 @@ class StepRuns:
             ticks=work.ticks,
             only_retries=work.only_retries,
             reached_ms=reached_ms(entry) if self._topology.is_keyed else None,
+            closes=work.closes,
+            closed_ms=before.closed_ms,
             key_folder=self._checkpoint.location(f"{KEYS_FOLDER}/{name}"),
             life=self._life,
             run=name,
@@ -314,6 +319,8 @@ class StepRuns:
             | {one.component: self.tasks_of_keys[one.component] for one in keys},
             keys=tuple(keys),
             next_timer_ms=result.next_timer_ms,
+            closed_ms=latest(before.closed_ms, result.closed_ms),
+            late_for_window=dict(Counter(before.late_for_window) + result.late_for_window),
             least_waiting_ms=result.least_waiting_ms,
             transaction_id=before.transaction_id,
             committers=before.committers,

@@ -100,6 +100,7 @@ def _of_a_job() -> Iterable[Metric]:
     cursor = PartitionCursor(Cursor(CursorIdentity("name", *A)))
     metrics.show_cursors(lambda: {A: cursor})
     entry, done = done_step(learned=True)
+    metrics.show_late(lambda: {"bolt": 0})
     metrics(entry, replace(done, processed=defaultdict(int)))
     return registry.collect()
 

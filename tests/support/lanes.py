@@ -44,7 +44,7 @@ LANES: Final = {
         "property/test_run_again.py",
         "property/test_topology_runs.py",
         "property/test_transaction*.py",
-        "property/test_windows.py",
+        "property/test_windows*.py",
         "integration/local/test_keyed_*.py",
         "integration/test_dlq_command.py",
         "integration/test_process_events.py",

@@ -346,6 +346,15 @@ class Topology:
         return found
 
     @property
+    def draining(self) -> tuple[str, ...]:
+        """The bolts whose timers are all called when a job drains, as they keep their keys."""
+        return tuple(
+            one.key_store
+            for one in self.bolts
+            if isinstance(one.bolt, KeyedBolt) and one.bolt.drains
+        )
+
+    @property
     def commit_phase(self) -> frozenset[str]:
         """Bolts that take part in the commit phase of a transaction; none without transactions."""
         return frozenset()

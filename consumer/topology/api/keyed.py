@@ -78,6 +78,8 @@ class KeyedBolt(BaseBolt):
             `timedelta`, or text such as "30 days". None: until the bolt forgets them.
         max_bytes: How many bytes a key keeps at most, all together.
         version: Of its types, from 1 to 127. What is stored by another one goes through `migrate`.
+        drains: Whether a job that ends with `--drain` calls all timers of the bolt, as if their
+            time had come. Each key's must come to an end.
     """
 
     state: ClassVar[Any] = None
@@ -86,6 +88,7 @@ class KeyedBolt(BaseBolt):
     ttl: Length | None = None
     max_bytes: int = 1 << 20
     version: int = 1
+    drains: bool = False
 
     @abstractmethod
     def process(self, event: Event, key: Key, /) -> Any:
@@ -235,7 +238,12 @@ class KeyRunner(Protocol):
         """Yield places and entries, as the call found them."""
 
     def emit(
-        self, values: Any, anchors: Sequence[Any], stream: str, task: int | None
+        self,
+        values: Any,
+        anchors: Sequence[Any],
+        stream: str,
+        task: int | None,
+        own_time_ms: int | None = None,
     ) -> list[TaskId]:
         """Emit for the key."""
 
@@ -249,7 +257,7 @@ class Key:
 
     __slots__ = (
         *("_anchor", "_bolt", "_shown", "_timer"),
-        *("before", "entries", "entry", "runner", "value"),
+        *("before", "entries", "entry", "is_late", "runner", "value"),
     )
 
     def __init__(  # noqa: PLR0917 - private, and each is of a type of its own
@@ -265,6 +273,7 @@ class Key:
         self.value = value
         self.before = before
         self.entry = entry
+        self.is_late = False
         self.runner = runner
         self.entries: Entries | None = None
         self._bolt = bolt
@@ -349,7 +358,7 @@ class Key:
             TimerLoopError: A thousand timers in a row were due as soon as they were set.
         """
         self.check_call()
-        if not _is_text(name) or at.__class__ is not int or abs(at) > _LATEST_MS:
+        if not _is_text(name) or not _is_time(at):
             raise KeyedStateError(
                 f"timer({name!r:.100}, at={at!r:.100}): the name is text, and `at` an int in ms"
             )
@@ -378,11 +387,31 @@ class Key:
             self.entry = entry.without(name)
 
     def emit(
-        self, values: Any, stream: str = DEFAULT_STREAM, task: int | None = None
+        self,
+        values: Any,
+        stream: str = DEFAULT_STREAM,
+        task: int | None = None,
+        *,
+        event_time_ms: int | None = None,
     ) -> list[TaskId]:
-        """Emit a tuple, anchored to the event or timer. See `OutputCollector.emit`."""
+        """Emit a tuple, anchored to the event or timer. See `OutputCollector.emit`.
+
+        Args:
+            values: See `OutputCollector.emit`.
+            stream: See `OutputCollector.emit`.
+            task: See `OutputCollector.emit`.
+            event_time_ms: Its event time, and that of all that is made of it, epoch ms. None: that
+                of the event or timer.
+        """
         self.check_call()
-        return self.runner.emit(values, (self._anchor,), stream, task)
+        if event_time_ms is not None and not _is_time(event_time_ms):
+            raise KeyedStateError(f"emit(event_time_ms={event_time_ms!r:.100}): it is an int in ms")
+        return self.runner.emit(values, (self._anchor,), stream, task, event_time_ms)
+
+    def count_late(self) -> None:
+        """Count the event as late for a window, once it is done: see `late_for_window`."""
+        self.check_call()
+        self.is_late = True
 
     @property
     def shown(self) -> Any:
@@ -426,6 +455,10 @@ class Key:
                 f"key {self.value!r:.100} would keep {size} bytes, more than {most}: keep less of "
                 "it, spread it over more keys, or set `max_bytes` in the bolt"
             )
+
+
+def _is_time(at: Any) -> bool:
+    return at.__class__ is int and abs(at) <= _LATEST_MS
 
 
 def _is_text(name: Any) -> bool:

@@ -110,11 +110,14 @@ class ConcurrentRunner(Runner):
         self, values: Any, anchors: Sequence[TrackedTuple], stream_name: str, task: int | None
     ) -> list[TaskId]:
         """Within a call, note what is emitted: tasks are chosen when the call is over."""
+        return self._once_over(lambda: Runner.emit(self, values, anchors, stream_name, task))
+
+    def _once_over(self, emit: Callable[[], list[TaskId]]) -> list[TaskId]:
         noted = _noted.get()
         if noted is None:
-            return super().emit(values, anchors, stream_name, task)
+            return emit()
         self._check_bound(noted)
-        noted.append(lambda: Runner.emit(self, values, anchors, stream_name, task))
+        noted.append(emit)
         return []
 
     def ack(self, given: TrackedTuple) -> None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import heapq
 import zlib
+from collections import Counter
 from collections.abc import Iterator
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
@@ -31,9 +32,10 @@ from sequitur.consumer.topology.settling.root import (
 from sequitur.errors import KeyedStateError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Mapping
+    from collections.abc import Callable, Collection, Mapping, Sequence
 
     from sequitur.consumer.topology.api.bolt import BaseBolt, TopologyContext
+    from sequitur.consumer.topology.api.collector import TaskId
     from sequitur.consumer.topology.engine.key_store import KeyStore
     from sequitur.consumer.topology.engine.task_output import Environment
     from sequitur.consumer.topology.settling.root import Order
@@ -115,6 +117,11 @@ class KeyLog(NamedTuple):
     # the same of entries of maps and lists, by place
     found_entries: dict[tuple[str, bytes], dict[bytes, bytes | None]]
     left_entries: dict[tuple[str, bytes], dict[bytes, bytes | None]]
+    late: list[tuple[int, str]]  # ids of roots that were late for a window, and of which bolt
+
+    def late_for_window(self, unfinished: Collection[int]) -> dict[str, int]:
+        """Count by bolt the events that were late for a window, without those not done."""
+        return Counter(component for root, component in self.late if root not in unfinished)
 
     def undo(self, unfinished: Collection[int]) -> set[tuple[str, bytes]]:
         """Take keys back to before their first root that is not done. Return which keys."""
@@ -172,14 +179,23 @@ def _entry_key(key: bytes, place: bytes) -> bytes:
 class StepKeys:
     """The keys of one process in a step: those of its stores, and what calls have made of them."""
 
-    def __init__(self, stores: Mapping[str, KeyStore], reached_ms: int | None) -> None:
+    def __init__(
+        self,
+        stores: Mapping[str, KeyStore],
+        reached_ms: int | None,
+        draining: Collection[str] = (),
+    ) -> None:
+        """Take all timers of the bolts that are `draining` for due."""
         # waits until no call of a key runs, and returns whether one did; None: calls run one by one
         self.await_key: Callable[[bytes], bool] | None = None
-        self.log = KeyLog([], {}, {}, {}, {})
+        self.log = KeyLog([], {}, {}, {}, {}, [])
         # timers that wait as events do, with their keys: they are not called otherwise
         self.waiting: set[TimerPlace] = set()
         self._stores = stores
         self._reached_ms = reached_ms
+        self._draining = draining if reached_ms is not None else ()
+        # times of the last timers that were due only by that, by bolt
+        self.closed_ms: dict[str, int] = {}
         self._read: dict[tuple[str, bytes], Entry] = {}
         self._heap: list[DueTimer] = []
         self._coming: dict[str, Iterator[tuple[int, bytes]]] = {}
@@ -187,7 +203,7 @@ class StepKeys:
             for component, store in stores.items():
                 if component.endswith(KEY_ENTRIES):  # they have no timers
                     continue
-                self._coming[component] = iter(store.due(reached_ms))
+                self._coming[component] = iter(store.due(self._until_ms(component)))
                 self._add_next(component)
 
     def entry(self, component: str, key: bytes) -> Entry:
@@ -254,7 +270,7 @@ class StepKeys:
 
         Each is set when it is yielded, and its key is not blocked. State that expires is forgotten.
         """
-        heap = self._heap
+        heap, reached_ms = self._heap, self._reached_ms
         while heap and heap[0] < order:
             if self.await_key is not None and self.await_key(heap[0].key):
                 continue  # its call may have set a timer that is due before
@@ -274,6 +290,8 @@ class StepKeys:
             if place in self.waiting:
                 continue
             if is_current(place, self.entry(component, key).timers):
+                if reached_ms is not None and due.time_ms > reached_ms:
+                    self.closed_ms[component] = due.time_ms
                 yield due
 
     def drop(self, place: TimerPlace) -> None:
@@ -283,15 +301,26 @@ class StepKeys:
     @property
     def rest(self) -> tuple[int, str] | None:
         """The order behind the last timer that is due in this step."""
-        return None if self._reached_ms is None else (self._reached_ms, AFTER_EVENTS + "\0")
+        if self._reached_ms is None:
+            return None
+        return _EVER_MS if self._draining else self._reached_ms, AFTER_EVENTS + "\0"
 
-    def next_timer_ms(self, blocked: Collection[bytes]) -> int | None:
+    def is_open(self, blocked: Collection[bytes]) -> bool:
+        """Return whether a timer was to be called that was not: it stood behind another one."""
+        return bool(self._draining) and self.next_timer_ms(blocked, self._draining) is not None
+
+    def next_timer_ms(
+        self, blocked: Collection[bytes], bolts: Collection[str] | None = None
+    ) -> int | None:
         """Return when the next timer is due of keys that are not blocked; None without any."""
+        bolts = self._stores.keys() if bolts is None else bolts
         changed = [
-            entry.timer_ms for (_, key), entry in self.log.left.items() if key not in blocked
+            entry.timer_ms
+            for (component, key), entry in self.log.left.items()
+            if key not in blocked and component in bolts
         ]
         times = [one for one in changed if one is not None]
-        for component, store in self._stores.items():
+        for component, store in ((one, self._stores[one]) for one in bolts):
             if component.endswith(KEY_ENTRIES):
                 continue
             earliest = store.next_timer_ms()
@@ -313,6 +342,10 @@ class StepKeys:
                 entries = dict.fromkeys(one for one, _ in self.stored(component, key, b"", _LAST))
             self.replace(_NO_ROOT, component, key, entry, entry.expired(), entries)
 
+    def _until_ms(self, component: str) -> int:
+        assert self._reached_ms is not None
+        return _EVER_MS if component in self._draining else self._reached_ms
+
     def _add_next(self, component: str) -> None:
         time_ms, key = next(self._coming[component], (None, b""))
         if time_ms is not None:
@@ -320,15 +353,14 @@ class StepKeys:
 
     def _add(self, component: str, key: bytes, entry: Entry, before: Entry) -> None:
         """Add the timers of a key that are due in this step, except those of another entry."""
-        known, reached_ms = before.timers, self._reached_ms
-        assert reached_ms is not None
+        known, until_ms = before.timers, self._until_ms(component)
         for name, one in entry.timers.items():
-            if one.time_ms <= reached_ms and known.get(name) is not one:
+            if one.time_ms <= until_ms and known.get(name) is not one:
                 topic = AFTER_EVENTS if one.follows else BEFORE_EVENTS
                 order = one.time_ms, topic, _hash(component, key), one.number
                 heapq.heappush(self._heap, DueTimer(*order, key, component, name))
         expires_ms = entry.more.expires_ms
-        if expires_ms not in {None, before.more.expires_ms} and expires_ms <= reached_ms:
+        if expires_ms not in {None, before.more.expires_ms} and expires_ms <= until_ms:
             # Before the timers and events of this time.
             due = DueTimer(expires_ms, "", -1, _EXPIRES, key, component, None)
             heapq.heappush(self._heap, due)
@@ -421,6 +453,18 @@ class KeyedRunner(Runner):
             entry = entry.touched(given.event_time_ms, self._ttl_ms)
         if entry is not before or entries:
             self._keys.replace(given.root.id, self._store, key.value, before, entry, entries)
+        if key.is_late:
+            self._keys.log.late.append((given.root.id, self._component))
+
+    def emit(
+        self,
+        values: Any,
+        anchors: Sequence[TrackedTuple],
+        stream: str,
+        task: int | None,
+        own_time_ms: int | None = None,
+    ) -> list[TaskId]:
+        return self._emit(values, anchors, stream, task, own_time_ms)
 
     def encode(self, value: Any) -> tuple[bytes, Any]:
         return self._encoded(value, self._kind)
