@@ -48,6 +48,7 @@ if TYPE_CHECKING:
     from sequitur.pipelines.ordering.context import JobContext, Spans
     from sequitur.pipelines.ordering.logged_steps import LoggedSteps
     from sequitur.pipelines.sink.sink import Outputs
+    from sequitur.pipelines.topology.kept_keys import BoltKeys
     from sequitur.pipelines.topology.processing import Processing
 
 
@@ -90,6 +91,11 @@ class ReorderEngine:
     def processed(self) -> Mapping[str, int] | None:
         """Counts of the topology; None without one."""
         return None if self._processing is None else asdict(self._processing.totals)
+
+    @property
+    def keys(self) -> Mapping[str, BoltKeys]:
+        """What keyed bolts keep, by bolt."""
+        return {} if self._processing is None else self._processing.keys
 
     @property
     def failure(self) -> Exception | None:

@@ -130,6 +130,7 @@ def run_reorder(
         require_name(job)
         engine = open_engine(job, process)
         measure.empty_partitions = engine.empty_partitions
+        measure.show_keys(lambda: engine.keys)
         read_before = engine.totals.read
         with (
             contextlib.suppress(StopRequestedError),

@@ -10,6 +10,7 @@ from __future__ import annotations
 import base64
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
+from operator import add
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
@@ -32,6 +33,8 @@ INLINE_BYTES: Final = 4 << 10
 class KeyFile(NamedTuple):
     source: Source
     size_bytes: int
+    more_keys: int = 0  # of a step's own changes: how many more keys and timers there are
+    more_timers: int = 0
 
     def to_document(self, root: Location) -> dict[str, Any]:
         if isinstance(self.source, bytes):
@@ -54,6 +57,14 @@ class KeptKeys(NamedTuple):
     task: int
     base: KeyFile | None = None
     changes: tuple[KeyFile, ...] = ()  # the oldest first
+    keys: int = 0
+    timers: int = 0
+    blocked: int = 0  # keys of events that wait
+
+    @property
+    def size_bytes(self) -> int:
+        files = [*self.changes, *([] if self.base is None else [self.base])]
+        return sum(one.size_bytes for one in files)
 
     @property
     def folders(self) -> set[str]:
@@ -67,6 +78,9 @@ class KeptKeys(NamedTuple):
             "task": self.task,
             "base": None if self.base is None else self.base.to_document(root),
             "changes": [one.to_document(root) for one in self.changes],
+            "keys": self.keys,
+            "timers": self.timers,
+            "blocked": self.blocked,
         }
 
     @classmethod
@@ -77,18 +91,47 @@ class KeptKeys(NamedTuple):
             document["task"],
             None if base is None else KeyFile.from_document(base, root),
             tuple(KeyFile.from_document(one, root) for one in document["changes"]),
+            document["keys"],
+            document["timers"],
+            document["blocked"],
         )
 
 
 def with_changes(
-    before: Sequence[KeptKeys], changes: Mapping[tuple[str, int], Sequence[KeyFile]]
+    before: Sequence[KeptKeys],
+    changes: Mapping[tuple[str, int], Sequence[KeyFile]],
+    blocked: Mapping[tuple[str, int], int],
 ) -> list[KeptKeys]:
-    """Return what tasks keep after a step, by component and task."""
-    kept = {(one.component, one.task): one for one in before}
+    """Return what tasks keep after a step, by component and task; `blocked` counts keys."""
+    kept = {(one.component, one.task): one._replace(blocked=0) for one in before}
     for where, files in changes.items():
         found = kept.get(where, KeptKeys(*where))
-        kept[where] = found._replace(changes=(*found.changes, *files))
+        kept[where] = found._replace(
+            changes=(*found.changes, *(KeyFile(one.source, one.size_bytes) for one in files)),
+            keys=found.keys + sum(one.more_keys for one in files),
+            timers=found.timers + sum(one.more_timers for one in files),
+        )
+    for where, count in blocked.items():
+        kept[where] = kept.get(where, KeptKeys(*where))._replace(blocked=count)
     return [kept[where] for where in sorted(kept)]
+
+
+class BoltKeys(NamedTuple):
+    """What all tasks of a keyed bolt keep."""
+
+    keys: int
+    size_bytes: int  # of files
+    timers: int
+    blocked: int  # keys of events that wait
+
+
+def keys_by_bolt(kept: Sequence[KeptKeys]) -> dict[str, BoltKeys]:
+    found: dict[str, BoltKeys] = {}
+    for one in kept:
+        before = found.get(one.component, (0,) * len(BoltKeys._fields))
+        counts = one.keys, one.size_bytes, one.timers, one.blocked
+        found[one.component] = BoltKeys(*map(add, before, counts))
+    return found
 
 
 @dataclass(frozen=True, slots=True)

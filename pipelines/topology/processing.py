@@ -24,6 +24,7 @@ from sequitur.pipelines.rows.selection import Selection
 from sequitur.pipelines.sink.sink import Outgoing
 from sequitur.pipelines.spark_settings import is_local
 from sequitur.pipelines.store.job_identity import NO_FORMER_JOB
+from sequitur.pipelines.topology.kept_keys import keys_by_bolt
 from sequitur.pipelines.topology.output_files import OUTPUT_ORDER
 from sequitur.pipelines.topology.processed import Prepared, Processed, ProcessTotals
 from sequitur.pipelines.topology.replays import ReplayIntake
@@ -49,6 +50,7 @@ if TYPE_CHECKING:
     from sequitur.pipelines.store.checkpoint import Checkpoint
     from sequitur.pipelines.store.job_identity import FormerJob
     from sequitur.pipelines.store.storage import Location
+    from sequitur.pipelines.topology.kept_keys import BoltKeys
     from sequitur.pipelines.workers import Workers
 
 
@@ -119,6 +121,11 @@ class Processing:
     @property
     def totals(self) -> ProcessTotals:
         return self._newest.totals
+
+    @property
+    def keys(self) -> Mapping[str, BoltKeys]:
+        """What keyed bolts keep, by bolt."""
+        return keys_by_bolt(self._newest.keys)
 
     @property
     def is_full(self) -> bool:

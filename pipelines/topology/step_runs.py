@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import time
 from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
@@ -243,6 +244,7 @@ class StepRuns:
             only_retries=work.only_retries,
             reached_ms=reached_ms(entry) if self._topology.is_keyed else None,
             key_folder=self._checkpoint.location(f"{KEYS_FOLDER}/{name}"),
+            key_memory_bytes=self._key_memory_bytes,
             life=self._life,
             run=name,
             counted=self._counted.names,
@@ -255,6 +257,13 @@ class StepRuns:
             is_stopping=self._is_stopping,
         )
         return StepTry(name, batch, givens, tasks, replayed, begun_s)
+
+    @functools.cached_property
+    def _key_memory_bytes(self) -> int:
+        """What a process may keep of keyed bolts in memory."""
+        if not self._topology.is_keyed:
+            return 0
+        return self._settings.state_memory // self._workers.processes_a_host
 
     def _givens(self, work: StepWork, folder: Location) -> tuple[list[FileInput], tuple[int, int]]:
         """Return the events of each task of the first stage, and how many of them are replayed.
@@ -291,7 +300,12 @@ class StepRuns:
             raise ConservationError(
                 f"step {work.entry.step}: an event is unaccounted for: {totals}"
             )
-        keys = with_changes(self._merges.take_in(before.keys), result.keys)
+        blocked = {
+            (component, task): len(keys)
+            for component in self._topology.keyed_bolts
+            for task, keys in result.blocked.items()
+        }
+        keys = with_changes(self._merges.take_in(before.keys), result.keys, blocked)
         processed = Processed(
             step=work.entry.step,
             taken=result.counts["taken"],

@@ -115,7 +115,12 @@ class StepRuns:
         tasks = _TasksHere(ThisProcess(lambda task: task), batch.folder / "work", max_crashes=2)
         keys = {(one.component, one.task): one for one in self.keys}
         result = StepRun(batch, givens, self.states, tasks, keys).run()
-        self.keys = with_changes(self.keys, result.keys)
+        blocked = {
+            (component, task): len(keys)
+            for component in self.topology.keyed_bolts
+            for task, keys in result.blocked.items()
+        }
+        self.keys = with_changes(self.keys, result.keys, blocked)
         self.next_timer_ms = result.next_timer_ms
         self.results.append(result)
         self.counts.update(result.counts)

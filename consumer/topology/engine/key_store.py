@@ -10,7 +10,7 @@ import heapq
 from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Iterable, Iterator, Sequence
 
 
 class KeyChange(NamedTuple):
@@ -19,8 +19,20 @@ class KeyChange(NamedTuple):
     timer_ms: int | None  # the earliest timer of the key; None: no timer
 
 
+class KeyChanges(NamedTuple):
+    """What a step has changed of a task's keys."""
+
+    rows: Sequence[KeyChange]  # in the order of keys
+    keys: int = 0  # how many more keys there are
+    timers: int = 0  # how many more timers there are
+
+
 class KeyStore(Protocol):
     """What one task of a keyed bolt keeps between steps. A step does not change it."""
+
+    @property
+    def is_large(self) -> bool:
+        """Whether keys are read sooner in their order: memory does not hold them all."""
 
     def get(self, key: bytes) -> bytes | None:
         """Return the entry of a key; None if there is none."""
@@ -37,6 +49,8 @@ class KeyStore(Protocol):
 
 class MemoryKeyStore:
     """Keeps keys in memory. Between steps it takes in what has changed."""
+
+    is_large = False
 
     def __init__(self, changes: Iterable[KeyChange] = ()) -> None:
         self._entries: dict[bytes, bytes] = {}

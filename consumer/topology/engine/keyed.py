@@ -8,6 +8,7 @@ its first root that is not done. No later root of the key is done: it is held (`
 from __future__ import annotations
 
 import heapq
+import itertools
 import zlib
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
@@ -16,7 +17,7 @@ import msgspec
 
 from sequitur.consumer.topology.api.keyed import Entry, Key, KeyedBolt, SetTimer, Timer
 from sequitur.consumer.topology.api.tuple import Stream
-from sequitur.consumer.topology.engine.key_store import KeyChange
+from sequitur.consumer.topology.engine.key_store import KeyChange, KeyChanges
 from sequitur.consumer.topology.engine.runner import Runner
 from sequitur.consumer.topology.engine.trees import ACKED, TrackedTuple
 from sequitur.consumer.topology.settling.root import (
@@ -44,6 +45,8 @@ _encode: Final = msgspec.msgpack.Encoder().encode
 _decode: Final = msgspec.msgpack.Decoder(_ENTRY).decode
 _warned: Final[set[tuple[str, str]]] = set()
 """The bolts of which this process has warned."""
+_LOADED_AT_ONCE: Final = 1 << 16
+_DUE_AT_ONCE: Final = 1 << 12
 _LOOKED_EACH: Final = 1_000
 """One call of so many is looked at: whether it has changed a state in place."""
 
@@ -112,16 +115,22 @@ class KeyLog(NamedTuple):
             self.found.setdefault(where, entry)
             self.left[where] = Entry(entry.state, timers, entry.number)
 
-    def changes(self) -> dict[str, list[KeyChange]]:
-        """Return what has changed, by component, sorted by key."""
-        changes: dict[str, list[KeyChange]] = {}
+    def changes(self) -> dict[str, KeyChanges]:
+        """Return what has changed, by component."""
+        rows: dict[str, list[KeyChange]] = {}
+        more: dict[str, list[int]] = {}
         for (component, key), entry in self.left.items():
-            if entry[:3] != self.found[component, key][:3]:
-                change = KeyChange(key, encoded(entry), entry.timer_ms)
-                changes.setdefault(component, []).append(change)
-        for several in changes.values():
-            several.sort()
-        return changes
+            before = self.found[component, key]
+            if entry[:3] != before[:3]:
+                stored = encoded(entry)
+                rows.setdefault(component, []).append(KeyChange(key, stored, entry.timer_ms))
+                counts = more.setdefault(component, [0, 0])
+                counts[0] += before.is_empty - (stored is None)
+                counts[1] += len(entry.timers) - len(before.timers)
+        return {
+            component: KeyChanges(sorted(several), *more[component])
+            for component, several in rows.items()
+        }
 
 
 class StepKeys:
@@ -138,15 +147,28 @@ class StepKeys:
         self._coming: dict[str, Iterator[tuple[int, bytes]]] = {}
         if reached_ms is not None:
             for component, store in stores.items():
-                self._coming[component] = iter(store.due(reached_ms))
+                self._coming[component] = self._with_entries(component, store.due(reached_ms))
                 self._add_next(component)
 
     def entry(self, component: str, key: bytes) -> Entry:
         """Return what is kept of a key now."""
+        return self.log.left.get((component, key)) or self._found(component, key)
+
+    def loaded(self, events: Iterator[tuple[Any, ...]]) -> Iterator[tuple[Any, ...]]:
+        """Yield events. Large stores are read before, in the order of keys: each block once."""
+        large = [component for component, store in self._stores.items() if store.is_large]
+        if not large:
+            yield from events
+        while some := list(itertools.islice(events, _LOADED_AT_ONCE)):
+            for key in sorted({event[0] for event in some if event[0] is not None}):
+                for component in large:
+                    self._found(component, key)
+            yield from some
+
+    def _found(self, component: str, key: bytes) -> Entry:
+        """Return what the step found of a key."""
         where = component, key
-        found = self.log.left.get(where)
-        if found is None:
-            found = self._read.get(where)
+        found = self._read.get(where)
         if found is None:
             found = self._read[where] = decoded(self._stores[component].get(key))
         return found
@@ -171,8 +193,7 @@ class StepKeys:
             due = heapq.heappop(heap)
             component, key = due.component, due.key
             if due.name is None:
-                stored = decoded(self._stores[component].get(key))
-                self._add(component, key, stored, EMPTY)
+                self._add(component, key, self._found(component, key), EMPTY)
                 self._add_next(component)
                 continue
             place = place_of(due)
@@ -205,6 +226,17 @@ class StepKeys:
                     times.append(time_ms)
                     break
         return min(times, default=None)
+
+    def _with_entries(
+        self, component: str, due: Iterator[tuple[int, bytes]]
+    ) -> Iterator[tuple[int, bytes]]:
+        """Yield keys with timers. Those of a large store are read before, in their order."""
+        if not self._stores[component].is_large:
+            yield from due
+        while some := list(itertools.islice(due, _DUE_AT_ONCE)):
+            for key in sorted({key for _, key in some}):
+                self._found(component, key)
+            yield from some
 
     def _add_next(self, component: str) -> None:
         time_ms, key = next(self._coming[component], (None, b""))
