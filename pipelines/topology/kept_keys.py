@@ -9,18 +9,21 @@ from __future__ import annotations
 
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
+from operator import add
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from msgspec import Struct
 from msgspec.structs import replace
 
+from sequitur.consumer.topology.api.builder import KEY_ENTRIES
 from sequitur.pipelines.store.storage import StoredFile, new_folder, open_file
 from sequitur.pipelines.topology.key_files import join, merge, worth_merging
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Collection, Mapping, Sequence
 
+    from sequitur.consumer.topology import Topology
     from sequitur.pipelines.store.checkpoint import Checkpoint
     from sequitur.pipelines.store.storage import Location
     from sequitur.pipelines.topology.key_files import Source
@@ -37,6 +40,8 @@ class KeyFile(Struct, frozen=True, omit_defaults=True, rename={"file_bytes": "by
     file: StoredFile | None = None
     file_bytes: int = 0
     inline: bytes | None = None
+    more_keys: int = 0  # of a step's own changes: how many more keys and timers there are
+    more_timers: int = 0
 
     def __post_init__(self) -> None:
         is_file = self.file is not None and self.file_bytes > 0
@@ -62,6 +67,14 @@ class KeptKeys(Struct, frozen=True):
     task: int
     base: KeyFile | None
     changes: tuple[KeyFile, ...]  # the oldest first
+    keys: int = 0
+    timers: int = 0
+    blocked: int = 0  # keys of events that wait
+
+    @property
+    def size_bytes(self) -> int:
+        files = [*self.changes, *([] if self.base is None else [self.base])]
+        return sum(one.size_bytes for one in files)
 
     @property
     def folders(self) -> set[str]:
@@ -71,14 +84,50 @@ class KeptKeys(Struct, frozen=True):
 
 
 def with_changes(
-    before: Sequence[KeptKeys], changes: Mapping[tuple[str, int], Sequence[KeyFile]]
+    before: Sequence[KeptKeys],
+    changes: Mapping[tuple[str, int], Sequence[KeyFile]],
+    blocked: Mapping[tuple[str, int], int],
 ) -> list[KeptKeys]:
-    """Return what tasks keep after a step, by component and task."""
-    kept = {(one.component, one.task): one for one in before}
+    """Return what tasks keep after a step, by component and task; `blocked` counts keys."""
+    kept = {(one.component, one.task): replace(one, blocked=0) for one in before}
     for where, files in changes.items():
         found = kept.get(where, KeptKeys(*where, None, ()))
-        kept[where] = replace(found, changes=(*found.changes, *files))
+        kept[where] = replace(
+            found,
+            changes=(*found.changes, *(replace(one, more_keys=0, more_timers=0) for one in files)),
+            keys=found.keys + sum(one.more_keys for one in files),
+            timers=found.timers + sum(one.more_timers for one in files),
+        )
+    for where, count in blocked.items():
+        kept[where] = replace(kept.get(where, KeptKeys(*where, None, ())), blocked=count)
     return [kept[where] for where in sorted(kept)]
+
+
+def counted(
+    blocked: Mapping[int, Collection[bytes]], topology: Topology
+) -> dict[tuple[str, int], int]:
+    """Return how many keys of a bolt and task are blocked."""
+    names = [name for name in topology.key_stores if not name.endswith(KEY_ENTRIES)]
+    return {(name, task): len(keys) for name in names for task, keys in blocked.items()}
+
+
+class BoltKeys(NamedTuple):
+    """What all tasks of a keyed bolt keep."""
+
+    keys: int
+    size_bytes: int  # of files
+    timers: int
+    blocked: int  # keys of events that wait
+
+
+def keys_by_bolt(kept: Sequence[KeptKeys]) -> dict[str, BoltKeys]:
+    found: dict[str, BoltKeys] = {}
+    for one in kept:
+        bolt = one.component.removesuffix(KEY_ENTRIES)
+        before = found.get(bolt, (0,) * len(BoltKeys._fields))
+        counts = one.keys, one.size_bytes, one.timers, one.blocked
+        found[bolt] = BoltKeys(*map(add, before, counts))
+    return found
 
 
 @dataclass(frozen=True, slots=True)

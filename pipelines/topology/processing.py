@@ -28,6 +28,7 @@ from sequitur.pipelines.rows.selection import OutputSelection, Selection
 from sequitur.pipelines.sink.sink import Outgoing
 from sequitur.pipelines.spark_settings import is_local
 from sequitur.pipelines.store.job_identity import NO_FORMER_JOB
+from sequitur.pipelines.topology.kept_keys import keys_by_bolt
 from sequitur.pipelines.topology.output_files import OUTPUT_ORDER
 from sequitur.pipelines.topology.processed import Prepared, Processed, ProcessTotals
 from sequitur.pipelines.topology.replays import ReplayIntake
@@ -55,6 +56,7 @@ if TYPE_CHECKING:
     from sequitur.pipelines.store.checkpoint import Checkpoint
     from sequitur.pipelines.store.job_identity import FormerJob
     from sequitur.pipelines.store.storage import Location
+    from sequitur.pipelines.topology.kept_keys import BoltKeys
     from sequitur.pipelines.workers import Workers
 
 
@@ -132,6 +134,11 @@ class Processing:
     def late_for_window(self) -> Mapping[str, int]:
         """How many events were late for a window and are done, by bolt."""
         return self._newest.late_for_window
+
+    @property
+    def keys(self) -> Mapping[str, BoltKeys]:
+        """What keyed bolts keep, by bolt."""
+        return keys_by_bolt(self._newest.keys)
 
     @property
     def is_full(self) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import time
 from collections import Counter
 from dataclasses import dataclass, replace
@@ -29,7 +30,7 @@ from sequitur.pipelines.store.storage import (
 )
 from sequitur.pipelines.topology.batch import DEAD_LETTERS, FileBatch, FileInput
 from sequitur.pipelines.topology.files import events, read_pending, write_waiting
-from sequitur.pipelines.topology.kept_keys import KEYS_FOLDER, KeyMerges, with_changes
+from sequitur.pipelines.topology.kept_keys import KEYS_FOLDER, KeyMerges, counted, with_changes
 from sequitur.pipelines.topology.processed import Processed, ProcessTotals
 from sequitur.pipelines.topology.replays import each_once, read_request
 from sequitur.pipelines.topology.surviving_tasks import SurvivingTasks
@@ -255,6 +256,7 @@ class StepRuns:
             closes=work.closes,
             closed_ms=before.closed_ms,
             key_folder=self._checkpoint.location(f"{KEYS_FOLDER}/{name}"),
+            key_memory_bytes=self._key_memory_bytes,
             life=self._life,
             run=name,
             counted=self._counted.names,
@@ -267,6 +269,13 @@ class StepRuns:
             is_stopping=self._is_stopping,
         )
         return StepTry(name, batch, givens, tasks, replayed, begun_s)
+
+    @functools.cached_property
+    def _key_memory_bytes(self) -> int:
+        """What a process may keep of keyed bolts in memory."""
+        if not self._topology.is_keyed:
+            return 0
+        return self._settings.state_memory // self._workers.processes_a_host
 
     def _givens(self, work: StepWork, folder: Location) -> tuple[list[FileInput], tuple[int, int]]:
         """Return the events of each task of the first stage, and how many of them are replayed.
@@ -303,7 +312,8 @@ class StepRuns:
             raise ConservationError(
                 f"step {work.entry.step}: an event is unaccounted for: {totals}"
             )
-        keys = with_changes(self._merges.take_in(before.keys), result.keys)
+        blocked = counted(result.blocked, self._topology)
+        keys = with_changes(self._merges.take_in(before.keys), result.keys, blocked)
         processed = Processed(
             step=work.entry.step,
             taken=result.counts["taken"],

@@ -12,7 +12,7 @@ from bisect import bisect_left
 from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Iterable, Iterator, Sequence
 
 
 class KeyChange(NamedTuple):
@@ -21,8 +21,20 @@ class KeyChange(NamedTuple):
     timer_ms: int | None  # the earliest timer of the key; None: no timer
 
 
+class KeyChanges(NamedTuple):
+    """What a step has changed of a task's keys."""
+
+    rows: Sequence[KeyChange]  # in the order of keys
+    keys: int = 0  # how many more keys there are
+    timers: int = 0  # how many more timers there are
+
+
 class KeyStore(Protocol):
     """What one task of a keyed bolt keeps between steps. A step does not change it."""
+
+    @property
+    def is_large(self) -> bool:
+        """Whether keys are read sooner in their order: memory does not hold them all."""
 
     def get(self, key: bytes) -> bytes | None:
         """Return the entry of a key; None if there is none."""
@@ -39,6 +51,8 @@ class KeyStore(Protocol):
 
 class MemoryKeyStore:
     """Keeps keys in memory. Between steps it takes in what has changed."""
+
+    is_large = False
 
     def __init__(self, changes: Iterable[KeyChange] = ()) -> None:
         self._entries: dict[bytes, bytes] = {}
@@ -102,6 +116,10 @@ class SharedStore:
     def __init__(self, store: KeyStore) -> None:
         self._store = store
         self._lock = threading.Lock()
+
+    @property
+    def is_large(self) -> bool:
+        return self._store.is_large
 
     def get(self, key: bytes) -> bytes | None:
         with self._lock:

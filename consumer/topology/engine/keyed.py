@@ -8,6 +8,7 @@ its first root that is not done. No later root of the key is done: it is held (`
 from __future__ import annotations
 
 import heapq
+import itertools
 import zlib
 from collections import Counter
 from collections.abc import Iterator
@@ -21,7 +22,7 @@ from sequitur.consumer.topology.api.key_items import LIST, MAP, list_type, map_t
 from sequitur.consumer.topology.api.keyed import Entry, Key, KeyedBolt, More, SetTimer, Timer
 from sequitur.consumer.topology.api.lengths import length_ms
 from sequitur.consumer.topology.api.tuple import Stream
-from sequitur.consumer.topology.engine.key_store import KeyChange
+from sequitur.consumer.topology.engine.key_store import KeyChange, KeyChanges
 from sequitur.consumer.topology.engine.runner import Runner, awaited_values, is_awaited
 from sequitur.consumer.topology.engine.trees import ACKED, TrackedTuple
 from sequitur.consumer.topology.settling.root import (
@@ -59,6 +60,8 @@ _decode: Final = msgspec.msgpack.Decoder(_Stored).decode
 _decode_old: Final = msgspec.msgpack.Decoder().decode
 _warned: Final[set[tuple[str, str]]] = set()
 """The bolts of which this process has warned."""
+_LOADED_AT_ONCE: Final = 1 << 16
+_DUE_AT_ONCE: Final = 1 << 12
 _LOOKED_EACH: Final = 1_000
 """One call of so many is looked at: whether it has changed a state in place."""
 
@@ -147,13 +150,18 @@ class KeyLog(NamedTuple):
             self.found.setdefault(where, entry)
             self.left[where] = entry.without(place.name)
 
-    def changes(self) -> dict[str, list[KeyChange]]:
-        """Return what has changed, by component, sorted by key."""
-        changes: dict[str, list[KeyChange]] = {}
+    def changes(self) -> dict[str, KeyChanges]:
+        """Return what has changed, by component."""
+        rows: dict[str, list[KeyChange]] = {}
+        more: dict[str, list[int]] = {}
         for (component, key), entry in self.left.items():
-            if entry[:4] != self.found[component, key][:4]:
-                change = KeyChange(key, encoded(entry), entry.timer_ms)
-                changes.setdefault(component, []).append(change)
+            before = self.found[component, key]
+            if entry[:4] != before[:4]:
+                stored = encoded(entry)
+                rows.setdefault(component, []).append(KeyChange(key, stored, entry.timer_ms))
+                counts = more.setdefault(component, [0, 0])
+                counts[0] += before.is_empty - (stored is None)
+                counts[1] += len(entry.timers) - len(before.timers)
         for (component, key), entries in self.left_entries.items():
             found = self.found_entries[component, key]
             several = [
@@ -162,10 +170,11 @@ class KeyLog(NamedTuple):
                 if stored != found[place]
             ]
             if several:
-                changes.setdefault(component + KEY_ENTRIES, []).extend(several)
-        for several in changes.values():
-            several.sort()
-        return changes
+                rows.setdefault(component + KEY_ENTRIES, []).extend(several)
+        return {
+            component: KeyChanges(sorted(several), *more.get(component, ()))
+            for component, several in rows.items()
+        }
 
 
 def _entry_key(key: bytes, place: bytes) -> bytes:
@@ -203,15 +212,33 @@ class StepKeys:
             for component, store in stores.items():
                 if component.endswith(KEY_ENTRIES):  # they have no timers
                     continue
-                self._coming[component] = iter(store.due(self._until_ms(component)))
+                due = store.due(self._until_ms(component))
+                self._coming[component] = self._with_entries(component, due)
                 self._add_next(component)
 
     def entry(self, component: str, key: bytes) -> Entry:
         """Return what is kept of a key now."""
+        return self.log.left.get((component, key)) or self._found(component, key)
+
+    def loaded(self, events: Iterator[tuple[Any, ...]]) -> Iterator[tuple[Any, ...]]:
+        """Yield events. Large stores are read before, in the order of keys: each block once."""
+        large = [
+            component
+            for component, store in self._stores.items()
+            if store.is_large and not component.endswith(KEY_ENTRIES)
+        ]
+        if not large:
+            yield from events
+        while some := list(itertools.islice(events, _LOADED_AT_ONCE)):
+            for key in sorted({event[0] for event in some if event[0] is not None}):
+                for component in large:
+                    self._found(component, key)
+            yield from some
+
+    def _found(self, component: str, key: bytes) -> Entry:
+        """Return what the step found of a key."""
         where = component, key
-        found = self.log.left.get(where)
-        if found is None:
-            found = self._read.get(where)
+        found = self._read.get(where)
         if found is None:
             found = self._read[where] = decoded(self._stores[component].get(key))
         return found
@@ -277,8 +304,7 @@ class StepKeys:
             due = heapq.heappop(heap)
             component, key = due.component, due.key
             if due.name is None and due.number == _TO_ADD:
-                stored = decoded(self._stores[component].get(key))
-                self._add(component, key, stored, EMPTY)
+                self._add(component, key, self._found(component, key), EMPTY)
                 self._add_next(component)
                 continue
             if key in blocked:
@@ -345,6 +371,17 @@ class StepKeys:
     def _until_ms(self, component: str) -> int:
         assert self._reached_ms is not None
         return _EVER_MS if component in self._draining else self._reached_ms
+
+    def _with_entries(
+        self, component: str, due: Iterator[tuple[int, bytes]]
+    ) -> Iterator[tuple[int, bytes]]:
+        """Yield keys with timers. Those of a large store are read before, in their order."""
+        if not self._stores[component].is_large:
+            yield from due
+        while some := list(itertools.islice(due, _DUE_AT_ONCE)):
+            for key in sorted({key for _, key in some}):
+                self._found(component, key)
+            yield from some
 
     def _add_next(self, component: str) -> None:
         time_ms, key = next(self._coming[component], (None, b""))

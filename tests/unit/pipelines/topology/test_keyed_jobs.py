@@ -94,8 +94,7 @@ def test_a_timer_is_called_by_the_clock_in_silence() -> None:
         tester.restart()
         tester.advance(60)
         assert ["session", _T0, _T0, 1] not in _out(tester)[b"quiet"]
-        for _ in range(20):
-            tester.advance(1)
+        tester.wait(20)
         assert _out(tester)[b"quiet"][-1][0] == "session"
 
 
