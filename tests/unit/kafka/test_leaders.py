@@ -14,7 +14,7 @@ from sequitur.kafka.partition import OutputPartition
 from sequitur.kafka.producer_ids import PartitionAnswer
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable
+    from collections.abc import Awaitable, Iterable
 
 _OUT = [OutputPartition("out", number) for number in range(4)]
 _LATE = OutputPartition("late", 0)
@@ -170,3 +170,27 @@ async def test_a_batch_that_was_given_up_disturbs_nobody() -> None:
     answers = [all_of.produce(where, b"a") for where in _OUT[:2]]
     answers[0].cancel()
     assert (await answers[1]).code == 0
+
+
+async def test_an_answer_counts_for_questions_that_follow_at_once() -> None:
+    """For the topics that it was about, and for those alone who say so."""
+    asked: list[list[str]] = []
+    is_told = True
+
+    class Told(_Wire):
+        async def refresh(self, topics: Iterable[str]) -> bool:
+            asked.append([*topics])
+            return is_told
+
+    some = _leaders(Told())
+    assert await some.refresh(["in"])
+    assert await some.refresh(["in"], known_for_s=60)
+    assert len(asked) == 1
+    assert await some.refresh(["in", "out"], known_for_s=60)
+    assert await some.refresh(["in"])
+    assert [*map(len, asked)] == [1, 2, 1]
+    is_told = False
+    assert not await some.refresh(["out"])
+    assert not await some.refresh(["out"], known_for_s=60)
+    assert not await some.refresh([], known_for_s=60)
+    assert len(asked) == 6
