@@ -585,8 +585,8 @@ class _ByThread:
         topics = {one.topic for one in wanted}
         # If no broker tells now who leads, those are asked that led when one told last. A step asks
         # for ids first, and then goes by the same answer.
-        again = connections.leaders.refresh(topics, known_for_s=_JUST_TOLD_S)
-        connections.run(again, bound)
+        if not connections.leaders.were_told(topics, _JUST_TOLD_S):
+            connections.run(connections.leaders.refresh(topics), bound)
         found: dict[SourcePartition, int] = {}
         for time_ms in sorted(set(wanted.values())):
             asked = [OutputPartition(*one) for one, at in wanted.items() if at == time_ms]

@@ -65,7 +65,6 @@ class Leaders:
         topics: Collection[str],
         *,
         unless_led: Collection[SourcePartition] = (),
-        known_for_s: float = 0.0,
     ) -> bool:
         """Ask the brokers again who leads; whether one answers.
 
@@ -74,17 +73,18 @@ class Leaders:
         Args:
             topics: The topics.
             unless_led: Do not ask if it was said of all of these, however long ago.
-            known_for_s: Do not ask if it was asked for all topics since so long ago.
         """
         if unless_led and all(self._wire.leader(*where) is not None for where in unless_led):
             return True
         asked_s = time.monotonic()
-        since_s = min((self._asked_s.get(topic, -inf) for topic in topics), default=-inf)
-        if asked_s - since_s < known_for_s:
-            return True
         is_told = await self._wire.refresh(topics)
         self._asked_s |= dict.fromkeys(topics, asked_s if is_told else -inf)
         return is_told
+
+    def were_told(self, topics: Iterable[str], within_s: float) -> bool:
+        """Tell whether brokers answered a question about all topics that was asked so lately."""
+        since_s = min((self._asked_s.get(topic, -inf) for topic in topics), default=-inf)
+        return time.monotonic() - since_s < within_s
 
     async def connect(self, where: OutputPartition) -> int:
         """Return a partition's leader. Connect to it first if need be."""

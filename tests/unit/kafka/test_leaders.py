@@ -183,14 +183,16 @@ async def test_an_answer_counts_for_questions_that_follow_at_once() -> None:
             return is_told
 
     some = _leaders(Told())
+    assert not some.were_told(["in"], 60)
     assert await some.refresh(["in"])
-    assert await some.refresh(["in"], known_for_s=60)
-    assert len(asked) == 1
-    assert await some.refresh(["in", "out"], known_for_s=60)
-    assert await some.refresh(["in"])
-    assert [*map(len, asked)] == [1, 2, 1]
+    assert some.were_told(["in"], 60)
+    assert not some.were_told(["in"], 0)
+    assert not some.were_told(["in", "out"], 60)
+    assert not some.were_told([], 60)
+    assert await some.refresh(["in", "out"])
+    assert some.were_told(["in", "out"], 60)
     is_told = False
     assert not await some.refresh(["out"])
-    assert not await some.refresh(["out"], known_for_s=60)
-    assert not await some.refresh([], known_for_s=60)
-    assert len(asked) == 6
+    assert not some.were_told(["out"], 60)
+    assert some.were_told(["in"], 60)
+    assert asked == [["in"], ["in", "out"], ["out"]]
