@@ -44,6 +44,8 @@ _FILTER: Final = _Forgotten()
 class _BatchIds(ForeachBatchFunction):
     """Passes on the session of the query in place of a batch's rows."""
 
+    func: Callable[..., None]
+
     def call(self, jdf: object, batch_id: int) -> None:
         del jdf
         self.func(self.session, batch_id)
@@ -58,9 +60,10 @@ def for_each_batch(
     """
     gateway = _gateway(spark)
     java_import(gateway.jvm, "org.apache.spark.sql.execution.streaming.sources.*")
-    calls: Any = _BatchIds(spark, function)
+    called: Any = function
+    calls: Any = _BatchIds(spark, called)
     gateway.jvm.PythonForeachBatchHelper.callForeachBatch(writer._jwrite, calls)  # noqa: SLF001 - as PySpark does
-    ensure_callback_server_started(gateway)
+    ensure_callback_server_started(gateway)  # type: ignore[no-untyped-call] # has no annotations
 
 
 def calling_connection(spark: SparkSession) -> Any:
