@@ -1,7 +1,7 @@
 """Sessions of each key, with state and timers, whose calls fail now and then: for kill rounds.
 
 Each event comes out with its place in its key's session. A timer ends the session after a gap, and
-it comes out in the topic `SESSIONS_TOPIC`. If `WINDOWS_TOPIC` is set, events are counted by another
+it comes out in the topic `SESSIONS_TOPIC`. If `GROUPS_TOPIC` is set, events are counted by another
 field in a stage of its own, and each window comes out there.
 """
 
@@ -110,10 +110,10 @@ ended = builder.set_output(
     "ended", topic=os.environ.get("SESSIONS_TOPIC", "sessions"), key="key", value="session"
 )
 ended.local_grouping("sessions", "ended")
-if windows_topic := os.environ.get("WINDOWS_TOPIC"):
+if groups_topic := os.environ.get("GROUPS_TOPIC"):
     builder.set_bolt("grouped", grouped).local_grouping("sessions")
     builder.set_bolt("windows", Windows(), 2).fields_grouping("grouped", "group")
     builder.set_bolt("beside", beside, 2).fields_grouping("windows", "n")
-    closed = builder.set_output("closed", topic=windows_topic, key="group", value="window")
+    closed = builder.set_output("closed", topic=groups_topic, key="group", value="window")
     closed.local_grouping("windows", "closed")
 topology = builder.build()

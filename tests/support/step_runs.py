@@ -22,7 +22,8 @@ from sequitur.pipelines.rows.selection import Selection
 from sequitur.pipelines.store.part_files import PartFile
 from sequitur.pipelines.topology.batch import DEAD_LETTERS, FileBatch, FileInput
 from sequitur.pipelines.topology.files import EVENT_COLUMNS, read_pending, write_waiting
-from sequitur.pipelines.topology.kept_keys import KeptKeys, divided, with_changes
+from sequitur.pipelines.topology.kept_keys import KeptKeys, counted, divided, with_changes
+from sequitur.pipelines.topology.key_files import KeyFiles
 from sequitur.pipelines.topology.output_files import OUTPUT_ORDER
 from sequitur.pipelines.topology.surviving_tasks import SurvivingTasks
 from sequitur.pipelines.workers import ThisProcess
@@ -103,6 +104,7 @@ class StepRuns:
     reached_ms: int | None = None
     keys: Sequence[KeptKeys] = ()
     next_timer_ms: int | None = None
+
     _had: Mapping[str, int] = field(default_factory=dict)  # tasks of each bolt in the step before
 
     def step(self, given: Iterable[EventValues] = ()) -> None:
@@ -114,11 +116,15 @@ class StepRuns:
             for place in range(self.partitions)
         ]
         tasks = _TasksHere(ThisProcess(lambda task: task), batch.folder / "work", max_crashes=2)
-        self.keys = divided(self.keys, self._had, batch.plan.tasks, batch.folder / "keyed")
-        self._had = batch.plan.tasks
+        stores = self.topology.key_stores.items()
+        tasks_of_keys = {name: batch.plan.tasks[bolt] for name, bolt in stores}
+        self.keys = divided(self.keys, self._had, tasks_of_keys, batch.folder / "keyed")
+        self._had = tasks_of_keys
         keys = {(one.component, one.task): one for one in self.keys}
         result = StepRun(batch, givens, self.states, tasks, keys).run()
-        self.keys = with_changes(self.keys, result.keys, self.topology.keyed_by_field)
+        blocked = counted(result.blocked, self.topology)
+        by_field = self.topology.stores_by_field
+        self.keys = with_changes(self.keys, result.keys, blocked, by_field)
         self.next_timer_ms = result.next_timer_ms
         self.results.append(result)
         self.counts.update(result.counts)
@@ -188,6 +194,15 @@ class StepRuns:
                 self.step()
         if self.next_due_ms is not None:
             raise RuntimeError(f"after {most} steps events wait still")
+
+    def kept(self) -> list[tuple[str, bytes]]:
+        """The bolts and keys of which something is kept."""
+        found = []
+        for one in self.keys:
+            sources = [file.source for file in one.changes]
+            store = KeyFiles(None if one.base is None else one.base.source, sources)
+            found += [(one.component, key) for key, _ in store.range(b"", b"\xff" * 16)]
+        return found
 
     def pending(self) -> list[PendingEvent]:
         return read_pending(path for paths in self.waiting.values() for path in paths)

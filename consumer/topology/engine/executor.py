@@ -31,8 +31,10 @@ from sequitur.consumer.topology.api.keyed import KeyedBolt
 from sequitur.consumer.topology.api.tuple import EventValues, Stream
 from sequitur.consumer.topology.engine import key_groups
 from sequitur.consumer.topology.engine.concurrency import CallPool, ConcurrentRunner
+from sequitur.consumer.topology.engine.key_store import SharedStore
 from sequitur.consumer.topology.engine.keyed import TIMER, KeyedRunner, StepKeys
 from sequitur.consumer.topology.engine.keyed_by_field import FieldKeyedRunner
+from sequitur.consumer.topology.engine.keyed_calls import ConcurrentKeyedRunner
 from sequitur.consumer.topology.engine.plan import (
     Elsewhere,
     Here,
@@ -145,13 +147,14 @@ class Wiring:
     ) -> None:
         """Send a timer that waited to the task that has its key."""
         place, at_ms = timer_of(event)
-        number = key_groups.task_of(place.key, self._placement.tasks[place.component])
+        bolt = self._topology.stores_by_field[place.component]
+        number = key_groups.task_of(place.key, self._placement.tasks[bolt])
         values = packed(TIMER, (place.name, at_ms, is_replayed_timer(event)))
         sent = Sent(values, (TIMER.component, TIMER.name), ((root, edge),), (TIMER.component,))
         root.value ^= edge
         if trace is not None:
-            trace.sent(None, (), None, TIMER, sent, TaskId(place.component, number))
-        self._sender(place.component)(number, sent)
+            trace.sent(None, (), None, TIMER, sent, TaskId(bolt, number))
+        self._sender(bolt)(number, sent)
 
     def _chooser(
         self, grouping: Grouping, stream: Stream, tasks: int, emitter: Emitter, reader: str
@@ -170,19 +173,19 @@ class Wiring:
         # As `OutputRecord(root, *record)`, which goes through a function in Python.
         made, emitted = tuple.__new__, 0
 
-        def put_out_one(root: Root, record: Any) -> None:
+        def put_out_one(root: Root, record: Any, own_time_ms: int | None) -> None:
             nonlocal emitted
             emitted += 1
-            write(component, made(OutputRecord, (root, *record)))
+            write(component, made(OutputRecord, (root, *record, own_time_ms)))
 
-        def put_out(roots: Sequence[Root], record: Any) -> None:
+        def put_out(roots: Sequence[Root], record: Any, own_time_ms: int | None) -> None:
             root = roots[0]
             if len(roots) > 1:
                 # The record waits for the tracked roots, if there are any.
                 roots = [one for one in roots if one.is_tracked] or roots
                 root = max(roots, key=lambda one: one.order)
                 shared.append(tuple(roots))
-            put_out_one(root, record)
+            put_out_one(root, record, own_time_ms)
 
         self._emitted.append(lambda: emitted)
         assert reader.output is not None
@@ -287,7 +290,10 @@ class BoltTasks:
         else:
             context, bolt = kept.context, kept.bolt
         moment = self._environment.start.moment
-        context.now_ms, context.watermark_ms = moment.now_ms, moment.watermark_ms
+        context.now_ms, context.watermark_ms = (
+            moment.now_ms,
+            moment.watermark_of(component.key_store),
+        )
         runner = self._runner_of(component, context, bolt)
         if self._environment.start.is_again and type(runner) in _REPEATING:
             runner.repeat_calls()
@@ -299,9 +305,11 @@ class BoltTasks:
         environment = self._environment
         has_calls = component.concurrency > 1 and not environment.runs_inline
         if environment.keys is not None and isinstance(bolt, KeyedBolt):
-            by_field = component.id in self._topology.keyed_by_field
-            made = FieldKeyedRunner if by_field else KeyedRunner
-            return made(environment, context, bolt, environment.keys)
+            more = (self._pool, component) if has_calls else ()
+            made: type[KeyedRunner] = ConcurrentKeyedRunner if has_calls else KeyedRunner
+            if component.id in self._topology.keyed_by_field:
+                made = FieldKeyedRunner
+            return made(environment, context, bolt, *more)
         if not isinstance(self._topology, TransactionalTopology):
             if has_calls:
                 return ConcurrentRunner(environment, context, bolt, self._pool, component)
@@ -318,6 +326,14 @@ class BoltTasks:
 
 _REPEATING: Final = (Runner, FieldKeyedRunner)
 """Those whose calls are repeated when tasks run again."""
+
+
+def _step_keys(topology: Topology, start: Start, *, runs_inline: bool) -> StepKeys:
+    moment, keys = start.moment, start.keys
+    bolts = (one for one in topology.bolts if isinstance(one.bolt, KeyedBolt))
+    if not runs_inline and any(one.concurrency > 1 for one in bolts):
+        keys = {name: SharedStore(store) for name, store in keys.items()}
+    return StepKeys(keys, moment.reached_ms, topology.draining if moment.closes else ())
 
 
 def _copy_of(component: Component) -> Any:
@@ -404,7 +420,7 @@ class Executor:
             trace,
             runs_inline,
             last_made=dict(start.last_made),
-            keys=StepKeys(start.keys, start.moment.reached_ms) if start.keys else None,
+            keys=_step_keys(topology, start, runs_inline=runs_inline) if start.keys else None,
         )
         self._queue = environment.queue
         self._busy: list[Runner] = []  # in the middle of a call, while others get its tuples
@@ -472,7 +488,7 @@ class Executor:
         if not self._begins(root, event):
             return
         component = timer_of(event)[0].component
-        if component in self._topology.keyed_by_field:
+        if component in self._topology.stores_by_field:
             self._from_spout.emit_timer(root, event)
         else:
             path = (TIMER.component,)
@@ -520,11 +536,11 @@ class Executor:
         parent = sent.path[:-1] or None
         made: TrackedTuple
         if len(trees) > 1:
-            made = multi_anchored(values, stream, tuple(trees), parent, owner)
+            made = multi_anchored(values, stream, trees, parent, owner, sent.own_time_ms)
         else:
             is_of_spout = stream.component == self._topology.spout.id
             kind = self._from_spout.kind if is_of_spout else TrackedTuple
-            made = kind(values, stream, *trees[0], parent, owner)
+            made = kind(values, stream, *trees[0], parent, owner, sent.own_time_ms)
         if self._trace is not None:
             self._trace.received(sent, made)
         self._trees.receive(trees[0][0].event)

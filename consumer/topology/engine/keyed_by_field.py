@@ -11,13 +11,13 @@ from typing import TYPE_CHECKING, Any, Final
 
 from sequitur.consumer.topology.engine.key_groups import key_of, key_value
 from sequitur.consumer.topology.engine.keyed import TIMER, Image, KeyedRunner
-from sequitur.consumer.topology.settling.root import TimerPlace
 from sequitur.errors import TopologyError
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from sequitur.consumer.topology.api.bolt import TopologyContext
-    from sequitur.consumer.topology.api.keyed import Entry, KeyedBolt
-    from sequitur.consumer.topology.engine.keyed import StepKeys
+    from sequitur.consumer.topology.api.keyed import Entry, Key, KeyedBolt
     from sequitur.consumer.topology.engine.task_output import Environment
     from sequitur.consumer.topology.engine.trees import TrackedTuple
 
@@ -27,10 +27,8 @@ _IMAGE_BYTES: Final = 200
 class FieldKeyedRunner(KeyedRunner):
     """Runs one task of it."""
 
-    def __init__(
-        self, environment: Environment, context: TopologyContext, bolt: KeyedBolt, keys: StepKeys
-    ) -> None:
-        super().__init__(environment, context, bolt, keys)
+    def __init__(self, environment: Environment, context: TopologyContext, bolt: KeyedBolt) -> None:
+        super().__init__(environment, context, bolt)
         components = environment.topology.components
         self._key_of = {
             (one.component, one.stream): key_of(
@@ -47,15 +45,22 @@ class FieldKeyedRunner(KeyedRunner):
             )
         super().run(given)
 
-    def _keep(self, given: TrackedTuple, before: Entry, after: Entry) -> None:
-        log = self._keys.log
-        call, place = len(log.images), (self._component, self._stored, before)
-        self._keys.images_bytes += _IMAGE_BYTES + len(before.state or b"")
-        log.images.extend(
-            Image(root.id, *place, call) for root, _ in given.trees() if root.is_tracked
-        )
-        if after is not before:
-            self._keys.take(*place, after)
+    def _keep(
+        self, given: TrackedTuple, key: Key, entry: Entry, entries: Mapping[bytes, bytes | None]
+    ) -> None:
+        keys, log, before = self._keys, self._keys.log, key.before
+        mark, where = len(log.images), (self._store, key.stored)
+        roots = [root.id for root, _ in given.trees() if root.is_tracked]
+        if entry is not before or entries:
+            keys.replace(roots[0], *where, before, entry, entries)
+            image = log.images.pop()
+        else:  # it has only looked
+            log.found.setdefault(where, before)
+            log.left.setdefault(where, before)
+            image = Image(roots[0], *where, before)
+        log.images.extend(image._replace(root=root, call=mark) for root in roots)
+        keys.images_bytes += _IMAGE_BYTES + len(before.state or b"")
+        keys.images_bytes += sum(len(one or b"") for one in image.entries.values())
 
     def _key_in(self, given: TrackedTuple) -> tuple[bytes, Any]:
         declared = given.declared
@@ -64,7 +69,3 @@ class FieldKeyedRunner(KeyedRunner):
         else:
             stored = self._key_of[declared.component, declared.name](given.values)
         return stored, key_value(stored)
-
-    def _timer_in(self, given: TrackedTuple) -> tuple[TimerPlace, int]:
-        root, (name, at_ms) = given.root, given.values
-        return TimerPlace(self._component, root.event[0], name, root.order), at_ms

@@ -64,6 +64,7 @@ class KeyedStageExecutor(Executor):
         self.keys.waiting.update(waiting)
         self.held: list[int] = []  # ids of timers that came back too early
         self._component = component
+        self._store = self._topology.components[component].key_store
         self._hold_ms = hold_ms
         self._timers: dict[int, Root] = {}
         self._killers = frozenset(killers)
@@ -71,7 +72,7 @@ class KeyedStageExecutor(Executor):
         tasks = self._placement.tasks[component]
         for place in dropped:
             is_here = task_of(place.key, tasks) == self._placement.number
-            if place.component == component and is_here:
+            if place.component == self._store and is_here:
                 self.keys.drop(place)
 
     @property
@@ -98,8 +99,8 @@ class KeyedStageExecutor(Executor):
         if order is None:
             return
         log, blocked, numbers = self.keys.log, self._trees.blocked, self._start.numbers
-        for due in self.keys.timers_before(order):
-            if self._is_early(due.time_ms) or due.key in blocked or self._is_full:
+        for due in self.keys.timers_before(order, blocked):
+            if self._is_early(due.time_ms) or self._is_full:
                 continue  # it stays set
             place = place_of(due)
             at_ms = self.keys.entry(due.component, due.key).timers[place.name].at_ms
@@ -159,7 +160,7 @@ class KeyedStageExecutor(Executor):
         """Take a timer that waited in the form of an event."""
         ((root, edge),) = sent.trees
         name, at_ms, is_replayed = pickle.loads(sent.values)  # noqa: S301 - our own tasks' tuples
-        place = TimerPlace(self._component, root.event[0], name, root.order)
+        place = TimerPlace(self._store, root.event[0], name, root.order)
         self._received[root.id] = self._timers[root.id] = root
         self.keys.log.timers[root.id] = place
         runner = self._runners[self._component, task]
@@ -170,7 +171,7 @@ class KeyedStageExecutor(Executor):
             self._trees.hold(root)
             self.held.append(root.id)
             return
-        entry = self.keys.entry(self._component, place.key)
+        entry = self.keys.entry(self._store, place.key)
         if not is_current(place, entry.timers) and not is_replayed:
             made.owner = ACKED  # an earlier event has unset it since, so it is done
             self._trees.ack(made)
