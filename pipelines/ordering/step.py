@@ -177,7 +177,7 @@ class Steps:
             counted=found.counted,
             output_partitions=self._partitions,
         )
-        self._log.write_staged(staged)
+        self._log.write_staged(staged, is_run_synced=found.is_synced)
         return staged
 
     def _spans(
