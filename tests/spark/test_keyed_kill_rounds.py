@@ -12,6 +12,7 @@ import pytest
 
 from tests.spark.checkpoint_places import CheckpointPlace
 from tests.spark.kill_rounds import Rounds
+from tests.support.dying_merges import die_in_a_merge
 from tests.support.keyed_rounds import JOB, check_sessions
 from tests.support.local_job import LocalJob
 
@@ -53,3 +54,18 @@ def test_state_and_timers_go_on_from_runner_to_runner(
     topic = make_topic(partitions=4)
     rounds = _InTurns.on(broker.bootstrap_servers, topic, place, Random(_SEED), job=JOB)
     check_sessions(rounds, rounds.outlive(_ROUNDS), ended)
+
+
+@pytest.mark.promise("keyed-killed", "keyed-runners")
+@pytest.mark.timeout(900 + 300 * _ROUNDS)
+def test_a_job_that_dies_in_a_merge_goes_on_from_runner_to_runner(
+    broker: Broker, make_topic: MakeTopic, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SESSIONS_TOPIC", ended := make_topic())
+    monkeypatch.setenv("MERGE_WRITES", str(tmp_path / "writes"))
+    place = CheckpointPlace.on_path(tmp_path / "checkpoint")
+    topic = make_topic(partitions=4)
+    rounds = _InTurns.on(broker.bootstrap_servers, topic, place, Random(_SEED), job=JOB)
+    for _ in range(_ROUNDS):
+        rounds.live_and_die(die_in_a_merge)
+    check_sessions(rounds, rounds.finish(), ended)

@@ -39,7 +39,8 @@ def check_sessions(rounds: Rounds, report: dict[str, Any], ended_topic: str) -> 
     }
     assert said == placed
     assert _ended(rounds.kafka, ended_topic) == wanted
-    assert counts["made"] == sum(map(len, wanted.values()))
+    # A timer that was called behind an event that then failed may be called for nothing.
+    assert counts["made"] >= sum(map(len, wanted.values())) > 0
 
 
 def _sessions(
