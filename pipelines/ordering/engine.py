@@ -30,8 +30,9 @@ from __future__ import annotations
 
 import contextlib
 import threading
-from dataclasses import asdict
 from typing import TYPE_CHECKING
+
+from msgspec.structs import asdict
 
 from sequitur.consumer.reorder.step_log import StepKind
 from sequitur.pipelines._stop import StopRequestedError

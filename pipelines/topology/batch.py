@@ -307,7 +307,7 @@ class FileBatch(StepBatch):
         if life != self.life or not life:
             life, stores = _stores[self.root] = self.life, {}
         store = stores.get(place)
-        if store is None or store.step < 0:
+        if store is None:
             store = stores[place] = KeyFiles(*sources, memory_bytes=0)
         else:
             store.follow(*sources)
@@ -319,7 +319,7 @@ class FileBatch(StepBatch):
         more = changes.keys, changes.timers
         content = write_changes(changes.rows, self.seed[0] * WAVES + wave)
         if len(content) <= INLINE_BYTES:
-            return KeyFile(content, len(content), *more)
+            return KeyFile(None, 0, content, *more)
         assert self.key_folder is not None
         new_folder(self.key_folder, may_be_there=True)
         path = self.key_folder / f"changes-{uuid4().hex}"

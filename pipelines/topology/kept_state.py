@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Self
 import msgspec
 import pyarrow as pa
 
+from sequitur.base.stored import load
 from sequitur.consumer.topology.engine.keyed import decoded
 from sequitur.errors import CheckpointError, KeyedStateError
 from sequitur.pipelines.store.documents import damaged, read_document
@@ -119,7 +120,7 @@ class KeptState:
         if job is None:
             raise CheckpointError(f"{self._location} is not a reorder job's checkpoint")
         check_format(self._location, job)
-        meaning = partial(_processed, root=storage.location(""))
+        meaning = partial(load, Processed, root=storage.location(""))
         found = None
         while found is None:
             names = storage.names("processed")
@@ -130,10 +131,6 @@ class KeptState:
                 )
             found = read_document(storage, f"processed/{names[-1]}", meaning)
         return found
-
-
-def _processed(document: dict[str, Any], root: Any) -> Processed:
-    return Processed.from_document(document, root)
 
 
 def _kept(step: int, key: bytes, stored: bytes) -> KeptKey:

@@ -101,12 +101,12 @@ class KeyFiles:
         self._tables = [opened.get(one) or KeyTable(one) for one in sources]
         self._passed = {one: self._passed[one] for one in self._tables if one in self._passed}
         missed = [table for table in self._tables if table.step > step]
-        # A base does not say which keys have changed since.
+        # A base does not say which keys have changed since. The first files are not read through.
         is_base_ahead = base is not None and self._tables[-1] in missed
-        if is_base_ahead or self.step < step:
+        if not opened or is_base_ahead or self.step < step:
             self._kept.clear()
             self._passed.clear()
-        elif opened:
+        else:
             for table in reversed(missed):
                 self._catch_up(table)
 

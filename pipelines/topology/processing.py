@@ -9,9 +9,13 @@ in the same order.
 from __future__ import annotations
 
 import socket
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING
 
+from msgspec.structs import replace
+
+from sequitur.base.stored import dump, load
 from sequitur.consumer.topology import Outputs
 from sequitur.consumer.topology.api.bolt import next_tick_ms
 from sequitur.consumer.topology.settling.outcomes import due_ms
@@ -209,7 +213,7 @@ class Processing:
             processed, written, kept = self._transactions.carry_out(work, prepared, committing)
         self._checkpoint.write_processed(
             entry.step,
-            processed.to_document(self._checkpoint.location()),
+            dump(processed, self._checkpoint.location()),
             written=written,
             kept=processed.folders() | kept,
             keys=self._runs.keep(processed) if self._topology.is_keyed else None,
@@ -278,5 +282,5 @@ class Processing:
     def _processed(self, step: int) -> Processed | None:
         """Return what became of a step's events; None if it is not known yet."""
         return self._checkpoint.processed(
-            step, lambda document: Processed.from_document(document, self._checkpoint.location())
+            step, partial(load, Processed, root=self._checkpoint.location())
         )

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import functools
 import time
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 from uuid import uuid4
 
 import numpy as np
+from msgspec import structs
 
 from sequitur.base.time_format import BEFORE_ALL_TIME_MS
 from sequitur.consumer.reorder.step_log import StepKind
@@ -132,14 +133,16 @@ class StepWork:
 
     def nothing(self) -> Processed:
         return self.over(
-            replace(self.before, step=self.entry.step, taken=0, records={}, dead=(), unfinished=())
+            structs.replace(
+                self.before, step=self.entry.step, taken=0, records={}, dead=(), unfinished=()
+            )
         )
 
     def over(self, processed: Processed) -> Processed:
         """Return what became of the events, with the times that this reaches."""
         before, logged_ms = self.before, self.entry.logged_ms
         time_ms = logged_ms if before.time_ms is None else before.time_ms
-        return replace(
+        return structs.replace(
             processed,
             # A tick that was not given is still due.
             time_ms=time_ms if self.only_retries else max(logged_ms, time_ms),
@@ -313,15 +316,15 @@ class StepRuns:
             next_due_ms=result.next_due_ms,
             requests=(*before.requests, *(path.name for path in work.requests)),
             records=self._by_topic(result),
-            dead=result.dead,
-            unfinished=result.unfinished,
-            waiting=result.waiting,
-            states=[(component, task, path) for (component, task), path in result.states.items()],
+            dead=tuple(result.dead),
+            unfinished=tuple(result.unfinished),
+            waiting={place: tuple(paths) for place, paths in result.waiting.items()},
+            states=tuple((*where, path) for where, path in result.states.items()),
             tasks={
                 component: self.tasks[component]
                 for component, _ in (*result.states, *((one.component, one.task) for one in keys))
             },
-            keys=keys,
+            keys=tuple(keys),
             next_timer_ms=result.next_timer_ms,
             least_waiting_ms=result.least_waiting_ms,
             transaction_id=before.transaction_id,
@@ -333,25 +336,25 @@ class StepRuns:
         """Return what became of a step's events, with what their commit has added."""
         commit_phase, added = self._topology.commit_phase, self._by_topic(committed)
         states = [one for one in prepared.states if one[0] not in commit_phase]
-        states += [(component, task, path) for (component, task), path in committed.states.items()]
+        states += [(*where, path) for where, path in committed.states.items()]
         counts = {name: committed.counts[name] for name in ("outputs", "crashes")}
         counts["waiting"] = prepared.totals.pending
         counts["made_waiting"] = prepared.totals.made_pending
-        return replace(
+        return structs.replace(
             prepared,
             records={
                 topic: (*prepared.records.get(topic, ()), *added.get(topic, ()))
                 for topic in {**prepared.records, **added}
             },
             unfinished=(*prepared.unfinished, *committed.unfinished),
-            states=states,
+            states=tuple(states),
             tasks={component: self.tasks[component] for component, _, _ in states},
             totals=_added(prepared.totals, counts),
         )
 
-    def _by_topic(self, result: StepResult) -> dict[str, Sequence[Location]]:
+    def _by_topic(self, result: StepResult) -> dict[str, tuple[Location, ...]]:
         return {
-            self._folders[place]: paths
+            self._folders[place]: tuple(paths)
             for place, paths in result.records.items()
             if place in self._folders
         }
@@ -393,5 +396,5 @@ def _added(before: ProcessTotals, counts: Mapping[str, int], **more: int) -> Pro
     }
     added = {**counts, **more, **pending}
     return ProcessTotals(
-        **{name: count + added.get(name, 0) for name, count in asdict(before).items()}
+        **{name: count + added.get(name, 0) for name, count in structs.asdict(before).items()}
     )

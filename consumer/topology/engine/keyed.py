@@ -305,10 +305,12 @@ class KeyedRunner(Runner):
         if key is None:
             return
         key.end()
+        if given.owner is not ACKED:
+            return
         self._calls += 1
         if self._calls >= self._looks_at:
             self._look(key)
-        if given.owner is ACKED and key.entry is not before:
+        if key.entry is not before:
             self._keys.replace(given.root.id, self._component, key.value, before, key.entry)
 
     def encode(self, value: Any) -> tuple[bytes, Any]:

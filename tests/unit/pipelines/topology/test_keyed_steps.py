@@ -7,7 +7,9 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from sequitur.base.stored import dump, load
 from sequitur.consumer.topology import KeyedBolt, ProcessSettings, TopologyBuilder
+from sequitur.errors import StateFormatError
 from sequitur.pipelines.topology.kept_keys import KeptKeys
 from sequitur.pipelines.topology.processed import Processed
 from tests.support.step_runs import StepRuns, event
@@ -92,9 +94,9 @@ def test_a_document_names_the_keys_of_each_task(tmp_path: Path) -> None:
         value = b"x" * (10 << 10) if number == 1 else b"v"
         runs.step([event(number, value, key=b"k%d" % number)])
         runs.life = f"another {number}"
-        written = Processed(keys=runs.keys, next_timer_ms=runs.next_timer_ms).to_document(tmp_path)
-        read = Processed.from_document(json.loads(json.dumps(written)), tmp_path)
-        assert (read.keys, read.next_timer_ms) == (tuple(runs.keys), 10)
+        processed = Processed(keys=tuple(runs.keys), next_timer_ms=runs.next_timer_ms)
+        read = load(Processed, json.loads(json.dumps(dump(processed, tmp_path))), tmp_path)
+        assert (read, read.next_timer_ms) == (processed, 10)
         runs.keys = read.keys
     (kept,) = runs.keys
     assert [isinstance(one.source, bytes) for one in kept.changes] == [True, False, True]
@@ -105,9 +107,49 @@ def test_a_document_names_the_keys_of_each_task(tmp_path: Path) -> None:
 
 
 def test_a_document_without_keys_is_one_of_the_format_before() -> None:
-    assert Processed().to_document(None)["format"] == 5  # type: ignore[arg-type]
-    kept = Processed(keys=[KeptKeys("bolt", 0)])
-    assert kept.to_document(None)["format"] == 6  # type: ignore[arg-type]
+    assert dump(Processed())["format"] == 5
+    assert dump(Processed(keys=(KeptKeys("bolt", 0, None, ()),)))["format"] == 6
+
+
+_KEPT = {
+    "component": "bolt",
+    "task": 1,
+    "base": {"file": "keyed/a/base", "bytes": 7},
+    "changes": [{"file": "keyed/b/changes", "bytes": 5}, {"inline": "AAH/"}],
+}
+
+
+def test_keys_are_named_in_the_form_of_before(tmp_path: Path) -> None:
+    """A file by its name and size, and small changes by what is in them."""
+    document = {**dump(Processed()), "format": 6, "keys": [_KEPT], "next_timer_ms": 3}
+    read = load(Processed, document, tmp_path)
+    assert json.loads(json.dumps(dump(read, tmp_path))) == json.loads(json.dumps(document))
+    (kept,) = read.keys
+    assert [one.source for one in (kept.base, *kept.changes) if one is not None] == [
+        tmp_path / "keyed/a/base",
+        tmp_path / "keyed/b/changes",
+        b"\0\1\xff",
+    ]
+    assert [one.size_bytes for one in kept.changes] == [5, 3]
+    assert kept.folders == {"a", "b"}
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        {"base": {"file": "keyed/a"}},
+        {"base": {"bytes": 7}},
+        {"changes": [{}]},
+        {"changes": [{"inline": "?"}]},
+        {"changes": None},
+        {"task": "one"},
+    ],
+)
+def test_damaged_names_of_keys_are_refused(damage: dict[str, Any], tmp_path: Path) -> None:
+    document = {**dump(Processed()), "format": 6, "keys": [{**_KEPT, **damage}]}
+    with pytest.raises(StateFormatError, match=r"^processed step: ") as error:
+        load(Processed, {**document, "next_timer_ms": None}, tmp_path)
+    assert error.value.__cause__ is not None
 
 
 @pytest.mark.promise("keyed-timers")
