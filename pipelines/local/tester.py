@@ -205,8 +205,9 @@ class ReorderTester:
             self.advance(min(1.0, (end_ms - self.now_ms) / 1000))
 
     def drain(self) -> None:
-        """Release all held rows, as at the end of a job with `drain`."""
+        """Release all held rows and close all windows, as at the end of a job with `drain`."""
         self._opened().drain()
+        self._opened().close_windows(lambda _: True)
 
     def restart(
         self,

@@ -94,6 +94,11 @@ class ReorderEngine:
         return None if self._processing is None else asdict(self._processing.totals)
 
     @property
+    def late_for_window(self) -> Mapping[str, int]:
+        """How many events were late for a window and are done, by bolt."""
+        return {} if self._processing is None else self._processing.late_for_window
+
+    @property
     def keys(self) -> Mapping[str, BoltKeys]:
         """What keyed bolts keep, by bolt."""
         return {} if self._processing is None else self._processing.keys
@@ -119,6 +124,7 @@ class ReorderEngine:
             records_per_s=(totals.read - read_before) / seconds,
             learned=learned,
             processed=self.processed,
+            late_for_window=self.late_for_window,
             waits_for=waits_for,
             all_quarantined=self._steps.quarantines.verdict,
         )
@@ -221,6 +227,13 @@ class ReorderEngine:
         with self._lock, contextlib.suppress(StopRequestedError), self._finisher.failing():
             while self._steps.try_again(wait, StepKind.DRAIN):
                 pass
+
+    def close_windows(self, wait: Callable[[float], bool]) -> None:
+        """Close the windows of bolts, and try what fails until none waits: the end of a drain."""
+        with self._lock, contextlib.suppress(StopRequestedError), self._finisher.failing():
+            if self._steps.close_windows():
+                while self._steps.try_again(wait, StepKind.CLOSE):
+                    pass
 
     def close(self) -> None:
         """Let steps end that are staged or about to be; no step begins after them."""

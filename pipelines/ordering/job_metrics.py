@@ -71,6 +71,7 @@ class JobMetrics:
         self._now_s = now_s
         self._newest: tuple[StepEntry, StepDone] | None = None
         self.empty_partitions = 0
+        self._late: Callable[[], Mapping[str, int]] = dict
         self._keys: Callable[[], Mapping[str, BoltKeys]] = dict
         self._cursors: Callable[[], Mapping[SourcePartition, PartitionCursor]] | None = None
         self._durations = Histogram(
@@ -90,6 +91,10 @@ class JobMetrics:
         self, cursors: Callable[[], Mapping[SourcePartition, PartitionCursor]]
     ) -> None:
         self._cursors = cursors
+
+    def show_late(self, late: Callable[[], Mapping[str, int]]) -> None:
+        """Show how many events were late for a window, by bolt."""
+        self._late = late
 
     def show_keys(self, keys: Callable[[], Mapping[str, BoltKeys]]) -> None:
         """Show what keyed bolts keep."""
@@ -112,6 +117,7 @@ class JobMetrics:
         entry, done = self._newest
         yield from _rows(done)
         yield from _metrics_of_topology(done)
+        yield from _late_for_window(self._late())
         yield from _keys_of_bolts(self._keys())
         yield _gauge("live_runs", "Runs on disk that hold rows", len(entry.live_runs))
         keys = entry.keys
@@ -224,6 +230,15 @@ def _metrics_of_topology(done: StepDone) -> Iterator[Metric]:
         ("tuples_pending", "Tuples of bolts", counts["made_pending"]),
     ):
         yield GaugeMetricFamily(f"sequitur_process_{name}", text.format(what), value=waiting)
+
+
+def _late_for_window(late: Mapping[str, int]) -> Iterator[Metric]:
+    if late:
+        text = "Events that were late for a window or a join, and are done"
+        found = CounterMetricFamily("sequitur_process_late_for_window", text, labels=["bolt"])
+        for bolt, count in sorted(late.items()):
+            found.add_metric([bolt], count)
+        yield found
 
 
 def _keys_of_bolts(bolts: Mapping[str, BoltKeys]) -> Iterator[Metric]:

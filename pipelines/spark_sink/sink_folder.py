@@ -88,8 +88,7 @@ class SinkFolder(StepFolder[StagedBatch, BatchDone]):
 
     def write_entry(self, entry: StagedBatch) -> None:
         """Write which rows a batch has, once the rows outlast a power cut."""
-        self._storage.sync(f"{_ROWS}/{entry.folder}")
-        self._write_step("staged", entry)
+        self._write_step("staged", entry, [f"{_ROWS}/{entry.folder}"])
         self._sweeper.keep(entry.step, {_ROWS: {entry.folder}})
 
     def step_of(self, batch: NamedBatch) -> int | None:

@@ -65,7 +65,11 @@ from sequitur.pipelines.topology.files import (
 )
 from sequitur.pipelines.topology.kept_keys import INLINE_BYTES, KeptKeys, KeyFile
 from sequitur.pipelines.topology.key_files import KeyFiles, write_changes
-from sequitur.pipelines.topology.output_files import OutputFiles
+from sequitur.pipelines.topology.output_files import (
+    OUTPUT_SCHEMA,
+    TIMED_SCHEMA,
+    OutputFiles,
+)
 from sequitur.pipelines.topology.watchdog import ending_overrun_calls
 
 if TYPE_CHECKING:
@@ -242,7 +246,8 @@ class FileBatch(StepBatch):
             gc.set_threshold(*threshold)
 
     def outputs(self, emissions: Iterator[int]) -> OutputFiles:
-        return OutputFiles(self.folder / "outputs", self.topics, emissions)
+        schema = TIMED_SCHEMA if self.topology.is_keyed else OUTPUT_SCHEMA
+        return OutputFiles(self.folder / "outputs", self.topics, emissions, schema)
 
     def exchange(self, *, is_kept: bool = False) -> ExchangeFile:
         return ExchangeFile(self.folder / ("inputs" if is_kept else "work"))
@@ -316,16 +321,16 @@ class FileBatch(StepBatch):
         return store
 
     def write_changes(self, changes: KeyChanges, wave: int = 0) -> KeyFile:
-        more = changes.keys, changes.timers
+        more = {"more_keys": changes.keys, "more_timers": changes.timers}
         content = write_changes(changes.rows, self.seed[0] * WAVES + wave)
         if len(content) <= INLINE_BYTES:
-            return KeyFile(None, 0, content, *more)
+            return KeyFile(inline=content, **more)
         assert self.key_folder is not None
         new_folder(self.key_folder, may_be_there=True)
         path = self.key_folder / f"changes-{uuid4().hex}"
         write_new(path, content)
         sync(path)
-        return KeyFile(path, len(content), *more)
+        return KeyFile(path, len(content), **more)
 
     def write_key_log(self, log: KeyLog) -> Location:
         return self._write_pickled("keys", log)

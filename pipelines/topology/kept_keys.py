@@ -16,12 +16,14 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 from msgspec import Struct
 from msgspec.structs import replace
 
+from sequitur.consumer.topology.api.builder import KEY_ENTRIES
 from sequitur.pipelines.store.storage import StoredFile, new_folder, open_file
 from sequitur.pipelines.topology.key_files import join, merge, worth_merging
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Collection, Mapping, Sequence
 
+    from sequitur.consumer.topology import Topology
     from sequitur.pipelines.store.checkpoint import Checkpoint
     from sequitur.pipelines.store.storage import Location
     from sequitur.pipelines.topology.key_files import Source
@@ -63,8 +65,8 @@ class KeptKeys(Struct, frozen=True):
 
     component: str
     task: int
-    base: KeyFile | None = None
-    changes: tuple[KeyFile, ...] = ()  # the oldest first
+    base: KeyFile | None
+    changes: tuple[KeyFile, ...]  # the oldest first
     keys: int = 0
     timers: int = 0
     blocked: int = 0  # keys of events that wait
@@ -89,7 +91,7 @@ def with_changes(
     """Return what tasks keep after a step, by component and task; `blocked` counts keys."""
     kept = {(one.component, one.task): replace(one, blocked=0) for one in before}
     for where, files in changes.items():
-        found = kept.get(where, KeptKeys(*where))
+        found = kept.get(where, KeptKeys(*where, None, ()))
         kept[where] = replace(
             found,
             changes=(*found.changes, *(replace(one, more_keys=0, more_timers=0) for one in files)),
@@ -97,8 +99,16 @@ def with_changes(
             timers=found.timers + sum(one.more_timers for one in files),
         )
     for where, count in blocked.items():
-        kept[where] = replace(kept.get(where, KeptKeys(*where)), blocked=count)
+        kept[where] = replace(kept.get(where, KeptKeys(*where, None, ())), blocked=count)
     return [kept[where] for where in sorted(kept)]
+
+
+def counted(
+    blocked: Mapping[int, Collection[bytes]], topology: Topology
+) -> dict[tuple[str, int], int]:
+    """Return how many keys of a bolt and task are blocked."""
+    names = [name for name in topology.key_stores if not name.endswith(KEY_ENTRIES)]
+    return {(name, task): len(keys) for name in names for task, keys in blocked.items()}
 
 
 class BoltKeys(NamedTuple):
@@ -113,9 +123,10 @@ class BoltKeys(NamedTuple):
 def keys_by_bolt(kept: Sequence[KeptKeys]) -> dict[str, BoltKeys]:
     found: dict[str, BoltKeys] = {}
     for one in kept:
-        before = found.get(one.component, (0,) * len(BoltKeys._fields))
+        bolt = one.component.removesuffix(KEY_ENTRIES)
+        before = found.get(bolt, (0,) * len(BoltKeys._fields))
         counts = one.keys, one.size_bytes, one.timers, one.blocked
-        found[one.component] = BoltKeys(*map(add, before, counts))
+        found[bolt] = BoltKeys(*map(add, before, counts))
     return found
 
 

@@ -15,7 +15,9 @@ PROCESSED_FORMAT: Final = 5
 """No release had 1 to 4. They are refused, and none is used again."""
 KEYED_FORMAT: Final = 6
 """Of a document that names keys. Older versions know no keyed bolts, and refuse it."""
-_KEYED_FIELDS: Final = {"keys": (), "next_timer_ms": None}
+_KEYED_FIELDS: Final[Mapping[str, Any]] = {
+    "keys": (), "next_timer_ms": None, "late_for_window": {}, "closed_ms": {}
+}  # fmt: skip
 """The fields that it has in addition, as they are in one without keys."""
 
 
@@ -89,11 +91,15 @@ class Processed(Struct, frozen=True):
     committers: Mapping[str, int] = {}
     keys: tuple[KeptKeys, ...] = ()  # what the tasks of keyed bolts keep
     next_timer_ms: int | None = None  # when the next timer of a key is due; None without any
+    # how many events were late for a window and are done, by bolt, of this and all earlier steps
+    late_for_window: Mapping[str, int] = {}
+    # event times up to which drains have closed windows, by bolt
+    closed_ms: Mapping[str, int] = {}
 
     def to_stored(self) -> dict[str, Any]:
         fields = {name: getattr(self, name) for name in self.__struct_fields__}
         fields["waiting"] = sorted(self.waiting.items())
-        if self.keys:
+        if self.keys or self.late_for_window or self.closed_ms:
             return {"format": KEYED_FORMAT, **fields}
         for name in _KEYED_FIELDS:
             del fields[name]

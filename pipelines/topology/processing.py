@@ -24,7 +24,7 @@ from sequitur.consumer.topology.transactional.builder import (
 )
 from sequitur.errors import CheckpointError
 from sequitur.pipelines.rows.run_rows import Part
-from sequitur.pipelines.rows.selection import Selection
+from sequitur.pipelines.rows.selection import OutputSelection, Selection
 from sequitur.pipelines.sink.sink import Outgoing
 from sequitur.pipelines.spark_settings import is_local
 from sequitur.pipelines.store.job_identity import NO_FORMER_JOB
@@ -34,15 +34,17 @@ from sequitur.pipelines.topology.processed import Prepared, Processed, ProcessTo
 from sequitur.pipelines.topology.replays import ReplayIntake
 from sequitur.pipelines.topology.step_runs import StepRuns, StepWork, reached_by
 from sequitur.pipelines.topology.topology_file import (
+    check_dropped,
     check_kind,
     check_outputs,
     check_states,
     is_prepared,
+    without_keys,
 )
 from sequitur.pipelines.topology.transactions import Committing, Transactions
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Collection, Mapping, Sequence
 
     from sequitur.base.retry import Outages
     from sequitur.consumer.reorder import OutputTimestamp
@@ -83,7 +85,9 @@ class Processing:
         limit_of: Callable[[str], RecordLimit],
         timestamps: OutputTimestamp,
         outages: Outages,
+        drop_state: Collection[str] = (),
     ) -> None:
+        self._drop_state = drop_state
         self._timestamps = timestamps
         self._checkpoint = checkpoint
         self._topology = topology
@@ -127,6 +131,11 @@ class Processing:
         return self._newest.totals
 
     @property
+    def late_for_window(self) -> Mapping[str, int]:
+        """How many events were late for a window and are done, by bolt."""
+        return self._newest.late_for_window
+
+    @property
     def keys(self) -> Mapping[str, BoltKeys]:
         """What keyed bolts keep, by bolt."""
         return keys_by_bolt(self._newest.keys)
@@ -144,10 +153,11 @@ class Processing:
 
     def open(self, done: int, newest: int, former: FormerJob = NO_FORMER_JOB) -> None:
         root = self._checkpoint.root
+        check_dropped(root, self._drop_state, self._topology)
         for step in sorted({done, newest} - {-1}):
             found = self._processed(step)
             if found is not None:
-                check_states(root, found, self._runs.tasks)
+                check_states(root, found, {**self._runs.tasks, **self._runs.tasks_of_keys})
                 check_kind(root, found, self._topology)
                 if step != done:
                     check_outputs(root, found, self._outputs)
@@ -180,6 +190,11 @@ class Processing:
     def has_timers(self) -> bool:
         """Whether a key has a timer, for which silence is watched."""
         return self._newest.next_timer_ms is not None
+
+    @property
+    def has_windows(self) -> bool:
+        """Whether windows may be open that a drain closes."""
+        return bool(self._topology.draining) and self.has_timers
 
     @property
     def tick_due_ms(self) -> int | None:
@@ -267,7 +282,7 @@ class Processing:
             unfinished = tuple(processed.unfinished)
         found = [
             Outgoing(
-                Selection((Part(tuple(files)),), (), OUTPUT_ORDER, unfinished),
+                OutputSelection((Part(tuple(files)),), (), OUTPUT_ORDER, unfinished),
                 self._outputs[topic],
                 timestamps=self._timestamps,
             )
@@ -281,6 +296,7 @@ class Processing:
 
     def _processed(self, step: int) -> Processed | None:
         """Return what became of a step's events; None if it is not known yet."""
-        return self._checkpoint.processed(
+        found = self._checkpoint.processed(
             step, partial(load, Processed, root=self._checkpoint.location())
         )
+        return None if found is None else without_keys(found, self._drop_state)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import time
+from collections import Counter
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 from uuid import uuid4
@@ -18,7 +19,7 @@ from sequitur.consumer.topology.engine.plan import plan
 from sequitur.consumer.topology.settling.outcomes import due_ms
 from sequitur.consumer.topology.settling.root import is_made, is_own
 from sequitur.consumer.topology.step.batch import PendingEvent
-from sequitur.consumer.topology.step.run import CountedRuns, StepRun
+from sequitur.consumer.topology.step.run import CountedRuns, StepRun, latest
 from sequitur.consumer.topology.transactional.builder import TransactionalTopology
 from sequitur.errors import ConservationError
 from sequitur.kafka.partition import KeyPartitioner
@@ -29,7 +30,7 @@ from sequitur.pipelines.store.storage import (
 )
 from sequitur.pipelines.topology.batch import DEAD_LETTERS, FileBatch, FileInput
 from sequitur.pipelines.topology.files import events, read_pending, write_waiting
-from sequitur.pipelines.topology.kept_keys import KEYS_FOLDER, KeyMerges, with_changes
+from sequitur.pipelines.topology.kept_keys import KEYS_FOLDER, KeyMerges, counted, with_changes
 from sequitur.pipelines.topology.processed import Processed, ProcessTotals
 from sequitur.pipelines.topology.replays import each_once, read_request
 from sequitur.pipelines.topology.surviving_tasks import SurvivingTasks
@@ -93,6 +94,7 @@ class StepWork:
     only_retries: bool  # all is released, and the run ends: only failed events are tried again
     has_retries: bool  # whether an event that waits is due
     has_timers: bool = False  # whether a timer of a key is due
+    closes: bool = False  # whether all windows are closed, though their time has not come
 
     @classmethod
     def of(
@@ -110,7 +112,7 @@ class StepWork:
         # A tick would make more that may fail: with steps as long as its interval the run would
         # never end. A transaction is tried again whole.
         ends = (
-            entry.kind is StepKind.DRAIN
+            entry.kind in {StepKind.DRAIN, StepKind.CLOSE}
             and due is None
             and not isinstance(topology, TransactionalTopology)
         )
@@ -123,13 +125,14 @@ class StepWork:
             ticks={} if ends else ticks_due(topology.tick_intervals_ms, before.time_ms, logged_ms),
             has_retries=retry_ms is not None and retry_ms <= logged_ms,
             has_timers=before.has_timers(reached_ms(entry)),
+            closes=entry.kind is StepKind.CLOSE,
         )
 
     @property
     def is_empty(self) -> bool:
         """Whether bolts have nothing to do."""
         has_more = self.has_retries or self.requests or self.ticks or self.has_timers
-        return self.due is None and not has_more
+        return self.due is None and not has_more and not self.closes
 
     def nothing(self) -> Processed:
         return self.over(
@@ -200,6 +203,10 @@ class StepRuns:
             for topic in [outputs[one.output.topic or default.name]]
         }
         self.tasks = self._plan.tasks
+        # the same by the names under which keyed bolts keep their keys
+        self.tasks_of_keys = {
+            name: self.tasks[component] for name, component in topology.key_stores.items()
+        }
 
     def run(self, work: StepWork) -> tuple[Processed, str]:
         """Run a step; return what became of its events, and the name of its folder."""
@@ -246,6 +253,8 @@ class StepRuns:
             ticks=work.ticks,
             only_retries=work.only_retries,
             reached_ms=reached_ms(entry) if self._topology.is_keyed else None,
+            closes=work.closes,
+            closed_ms=before.closed_ms,
             key_folder=self._checkpoint.location(f"{KEYS_FOLDER}/{name}"),
             key_memory_bytes=self._key_memory_bytes,
             life=self._life,
@@ -303,11 +312,7 @@ class StepRuns:
             raise ConservationError(
                 f"step {work.entry.step}: an event is unaccounted for: {totals}"
             )
-        blocked = {
-            (component, task): len(keys)
-            for component in self._topology.keyed_bolts
-            for task, keys in result.blocked.items()
-        }
+        blocked = counted(result.blocked, self._topology)
         keys = with_changes(self._merges.take_in(before.keys), result.keys, blocked)
         processed = Processed(
             step=work.entry.step,
@@ -320,12 +325,12 @@ class StepRuns:
             unfinished=tuple(result.unfinished),
             waiting={place: tuple(paths) for place, paths in result.waiting.items()},
             states=tuple((*where, path) for where, path in result.states.items()),
-            tasks={
-                component: self.tasks[component]
-                for component, _ in (*result.states, *((one.component, one.task) for one in keys))
-            },
+            tasks={component: self.tasks[component] for component, _ in result.states}
+            | {one.component: self.tasks_of_keys[one.component] for one in keys},
             keys=tuple(keys),
             next_timer_ms=result.next_timer_ms,
+            closed_ms=latest(before.closed_ms, result.closed_ms),
+            late_for_window=dict(Counter(before.late_for_window) + result.late_for_window),
             least_waiting_ms=result.least_waiting_ms,
             transaction_id=before.transaction_id,
             committers=before.committers,

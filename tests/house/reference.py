@@ -102,6 +102,7 @@ def _of_a_job() -> Iterable[Metric]:
     metrics.show_cursors(lambda: {A: cursor})
     metrics.show_keys(lambda: {"bolt": BoltKeys(0, 0, 0, 0)})
     entry, done = done_step(learned=True)
+    metrics.show_late(lambda: {"bolt": 0})
     metrics(entry, replace(done, processed=defaultdict(int)))
     return registry.collect()
 

@@ -206,6 +206,11 @@ class TaskResult:
     keys: Mapping[tuple[str, int], Handle] = field(default_factory=dict)
     key_log: Handle = None  # what undoes that
     next_timer_ms: int | None = None  # when the next timer of a key is due; None without any
+    # event times up to which it has closed windows before their time, by bolt
+    closed_ms: Mapping[str, int] = field(default_factory=dict)
+    is_open: bool = False  # whether it was to close a window that stood behind a failed event
+    # how many events were late for a window, by bolt: if all is done, where ackers decide on it
+    late_for_window: Mapping[str, int] = field(default_factory=dict)
     blocked: Collection[bytes] = ()  # the keys of events that wait
     # the order of each task's last made tuple that waited, by the task's key
     behind: Mapping[bytes, Order] = field(default_factory=dict)
@@ -305,6 +310,11 @@ class StepBatch(ABC):
     only_retries: bool = False  # at the end of a run: only what failed is tried again
     # every event up to this event time comes in this step, or came before; None: none is known
     reached_ms: int | None = None
+    closes: bool = (
+        False  # at the end of a drain: windows are closed, though their time has not come
+    )
+    # event times up to which earlier drains have closed windows, by bolt
+    closed_ms: Mapping[str, int] = field(default_factory=dict)
     transaction: Transaction | None = None
     run: str = ""  # names this run of the step; unique in a life of the job
     counted: frozenset[str] = frozenset()  # the newest runs of earlier steps whose results counted
@@ -351,6 +361,8 @@ class StepBatch(ABC):
             self.ticks,
             self.only_retries,
             self.reached_ms,
+            self.closes,
+            self.closed_ms,
         )
 
     def ticks_of(self, stage: Stage) -> tuple[str, ...]:

@@ -301,11 +301,13 @@ class SpoutTask:
             (component, task): batch.write_changes(changes, self.wave)
             for component, changes in log.changes().items()
         }
-        if not batch.plan.is_local and log.left:
+        result.late_for_window = log.late_for_window(left)
+        if not batch.plan.is_local and (log.left or log.late):
             result.key_log = batch.write_key_log(log)
         blocked = {one.event[0] for one in skipped}
         blocked |= {one.root.key for one in left.values() if one.outcome is not EventOutcome.DEAD}
         result.next_timer_ms = executor.keys.next_timer_ms(blocked)
+        result.closed_ms, result.is_open = executor.keys.closed_ms, executor.keys.is_open(blocked)
 
     def _leave_unfinished(
         self, found: ExecutorResult, unfinished: UnfinishedEvents, result: TaskResult
@@ -469,7 +471,7 @@ def _executor(  # noqa: PLR0917 - private, and each is of a type of its own
     if isinstance(of, SpoutTask) and batch.topology.is_keyed:
         keys = {
             component: batch.key_store((component, task), of.keys.get((component, task), ()))
-            for component in batch.topology.keyed_bolts
+            for component in batch.topology.key_stores
         }
         made = partial(KeyedExecutor, killers=of.trial.killers, tell=of.tell)
     return made(
