@@ -30,8 +30,9 @@ from __future__ import annotations
 
 import contextlib
 import threading
-from dataclasses import asdict
 from typing import TYPE_CHECKING
+
+from msgspec.structs import asdict
 
 from sequitur.consumer.reorder.step_log import StepKind
 from sequitur.pipelines._stop import StopRequestedError
@@ -48,6 +49,7 @@ if TYPE_CHECKING:
     from sequitur.pipelines.ordering.context import JobContext, Spans
     from sequitur.pipelines.ordering.logged_steps import LoggedSteps
     from sequitur.pipelines.sink.sink import Outputs
+    from sequitur.pipelines.topology.kept_keys import BoltKeys
     from sequitur.pipelines.topology.processing import Processing
 
 
@@ -95,6 +97,11 @@ class ReorderEngine:
     def late_for_window(self) -> Mapping[str, int]:
         """How many events were late for a window and are done, by bolt."""
         return {} if self._processing is None else self._processing.late_for_window
+
+    @property
+    def keys(self) -> Mapping[str, BoltKeys]:
+        """What keyed bolts keep, by bolt."""
+        return {} if self._processing is None else self._processing.keys
 
     @property
     def failure(self) -> Exception | None:

@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from sequitur.consumer.reorder.step_log import StepDone, StepEntry
     from sequitur.consumer.subscription.partitions import PartitionCursor
     from sequitur.kafka.partition import SourcePartition
+    from sequitur.pipelines.topology.kept_keys import BoltKeys
 
 
 PREFIX: Final = "sequitur_reorder"
@@ -71,6 +72,7 @@ class JobMetrics:
         self._newest: tuple[StepEntry, StepDone] | None = None
         self.empty_partitions = 0
         self._late: Callable[[], Mapping[str, int]] = dict
+        self._keys: Callable[[], Mapping[str, BoltKeys]] = dict
         self._cursors: Callable[[], Mapping[SourcePartition, PartitionCursor]] | None = None
         self._durations = Histogram(
             f"{PREFIX}_step_duration_seconds",
@@ -94,6 +96,10 @@ class JobMetrics:
         """Show how many events were late for a window, by bolt."""
         self._late = late
 
+    def show_keys(self, keys: Callable[[], Mapping[str, BoltKeys]]) -> None:
+        """Show what keyed bolts keep."""
+        self._keys = keys
+
     def describe(self) -> Iterator[Metric]:
         """Return nothing, so that a registry accepts this collector before the first step."""
         return iter(())
@@ -112,6 +118,7 @@ class JobMetrics:
         yield from _rows(done)
         yield from _metrics_of_topology(done)
         yield from _late_for_window(self._late())
+        yield from _keys_of_bolts(self._keys())
         yield _gauge("live_runs", "Runs on disk that hold rows", len(entry.live_runs))
         keys = entry.keys
         yield _gauge(
@@ -232,6 +239,24 @@ def _late_for_window(late: Mapping[str, int]) -> Iterator[Metric]:
         for bolt, count in sorted(late.items()):
             found.add_metric([bolt], count)
         yield found
+
+
+def _keys_of_bolts(bolts: Mapping[str, BoltKeys]) -> Iterator[Metric]:
+    gauges: tuple[tuple[str, str, Callable[[BoltKeys], int]], ...] = (
+        ("keys", "Keys that a keyed bolt keeps something of", lambda one: one.keys),
+        ("keys_bytes", "Bytes of the files with these keys", lambda one: one.size_bytes),
+        ("key_timers", "Timers that are set", lambda one: one.timers),
+        (
+            "keys_blocked",
+            "Keys of events that wait: their later events and timers wait, too",
+            lambda one: one.blocked,
+        ),
+    )
+    for name, text, value_of in gauges if bolts else ():
+        gauge = GaugeMetricFamily(f"sequitur_process_{name}", text, labels=["bolt"])
+        for bolt, found in sorted(bolts.items()):
+            gauge.add_metric([bolt], value_of(found))
+        yield gauge
 
 
 def _partitions(clock: EventClock) -> Iterator[Metric]:

@@ -131,6 +131,7 @@ def run_reorder(
         engine = open_engine(job, process)
         measure.empty_partitions = engine.empty_partitions
         measure.show_late(lambda: engine.late_for_window)
+        measure.show_keys(lambda: engine.keys)
         read_before = engine.totals.read
         with (
             contextlib.suppress(StopRequestedError),

@@ -15,10 +15,9 @@ from __future__ import annotations
 
 import contextlib
 import time
-from dataclasses import asdict
 from typing import TYPE_CHECKING, Final
 
-from msgspec.structs import replace
+from msgspec.structs import asdict, replace
 
 from sequitur.consumer.reorder.clock import EventClock
 from sequitur.consumer.reorder.late_policy import ROUTES, Output
@@ -178,7 +177,7 @@ class Steps:
             counted=found.counted,
             output_partitions=self._partitions,
         )
-        self._log.write_staged(staged)
+        self._log.write_staged(staged, is_run_synced=found.is_synced)
         return staged
 
     def _spans(

@@ -77,7 +77,7 @@ if TYPE_CHECKING:
     from typing import TypeAlias
 
     from sequitur.consumer.topology.engine.executor import Executor
-    from sequitur.consumer.topology.engine.key_store import KeyChange
+    from sequitur.consumer.topology.engine.key_store import KeyChanges
     from sequitur.consumer.topology.engine.keyed import KeyLog
     from sequitur.consumer.topology.engine.plan import Sent
     from sequitur.consumer.topology.step.batch import EventVerdict, PendingEvent, Sources
@@ -209,6 +209,7 @@ class FileBatch(StepBatch):
     letter_limit: RecordLimit = field(default_factory=RecordLimit)
     life: str = ""  # name of this run of the job: bolts of another run are not used again
     key_folder: Location | None = None  # where files of keys are written; None without any
+    key_memory_bytes: int = 64 << 20  # what a process may keep of keys in memory
 
     @property
     def clock(self) -> Callable[[], float]:
@@ -311,22 +312,25 @@ class FileBatch(StepBatch):
         if life != self.life or not life:
             life, stores = _stores[self.root] = self.life, {}
         store = stores.get(place)
-        if store is None or store.step < 0:
-            store = stores[place] = KeyFiles(*sources)
+        if store is None:
+            store = stores[place] = KeyFiles(*sources, memory_bytes=0)
         else:
             store.follow(*sources)
+        for own in stores.values():
+            own.memory_bytes = self.key_memory_bytes // len(stores)
         return store
 
-    def write_changes(self, changes: Sequence[KeyChange], wave: int = 0) -> KeyFile:
-        content = write_changes(changes, self.seed[0] * WAVES + wave)
+    def write_changes(self, changes: KeyChanges, wave: int = 0) -> KeyFile:
+        more = {"more_keys": changes.keys, "more_timers": changes.timers}
+        content = write_changes(changes.rows, self.seed[0] * WAVES + wave)
         if len(content) <= INLINE_BYTES:
-            return KeyFile(content, len(content))
+            return KeyFile(inline=content, **more)
         assert self.key_folder is not None
         new_folder(self.key_folder, may_be_there=True)
         path = self.key_folder / f"changes-{uuid4().hex}"
         write_new(path, content)
         sync(path)
-        return KeyFile(path, len(content))
+        return KeyFile(path, len(content), **more)
 
     def write_key_log(self, log: KeyLog) -> Location:
         return self._write_pickled("keys", log)

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import functools
 import time
 from collections import Counter
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 from uuid import uuid4
 
 import numpy as np
+from msgspec import structs
 
 from sequitur.base.time_format import BEFORE_ALL_TIME_MS
 from sequitur.consumer.reorder.step_log import StepKind
@@ -28,7 +30,7 @@ from sequitur.pipelines.store.storage import (
 )
 from sequitur.pipelines.topology.batch import DEAD_LETTERS, FileBatch, FileInput
 from sequitur.pipelines.topology.files import events, read_pending, write_waiting
-from sequitur.pipelines.topology.kept_keys import KEYS_FOLDER, KeyMerges, with_changes
+from sequitur.pipelines.topology.kept_keys import KEYS_FOLDER, KeyMerges, counted, with_changes
 from sequitur.pipelines.topology.processed import Processed, ProcessTotals
 from sequitur.pipelines.topology.replays import each_once, read_request
 from sequitur.pipelines.topology.surviving_tasks import SurvivingTasks
@@ -134,14 +136,16 @@ class StepWork:
 
     def nothing(self) -> Processed:
         return self.over(
-            replace(self.before, step=self.entry.step, taken=0, records={}, dead=(), unfinished=())
+            structs.replace(
+                self.before, step=self.entry.step, taken=0, records={}, dead=(), unfinished=()
+            )
         )
 
     def over(self, processed: Processed) -> Processed:
         """Return what became of the events, with the times that this reaches."""
         before, logged_ms = self.before, self.entry.logged_ms
         time_ms = logged_ms if before.time_ms is None else before.time_ms
-        return replace(
+        return structs.replace(
             processed,
             # A tick that was not given is still due.
             time_ms=time_ms if self.only_retries else max(logged_ms, time_ms),
@@ -199,6 +203,10 @@ class StepRuns:
             for topic in [outputs[one.output.topic or default.name]]
         }
         self.tasks = self._plan.tasks
+        # the same by the names under which keyed bolts keep their keys
+        self.tasks_of_keys = {
+            name: self.tasks[component] for name, component in topology.key_stores.items()
+        }
 
     def run(self, work: StepWork) -> tuple[Processed, str]:
         """Run a step; return what became of its events, and the name of its folder."""
@@ -248,6 +256,7 @@ class StepRuns:
             closes=work.closes,
             closed_ms=before.closed_ms,
             key_folder=self._checkpoint.location(f"{KEYS_FOLDER}/{name}"),
+            key_memory_bytes=self._key_memory_bytes,
             life=self._life,
             run=name,
             counted=self._counted.names,
@@ -260,6 +269,13 @@ class StepRuns:
             is_stopping=self._is_stopping,
         )
         return StepTry(name, batch, givens, tasks, replayed, begun_s)
+
+    @functools.cached_property
+    def _key_memory_bytes(self) -> int:
+        """What a process may keep of keyed bolts in memory."""
+        if not self._topology.is_keyed:
+            return 0
+        return self._settings.state_memory // self._workers.processes_a_host
 
     def _givens(self, work: StepWork, folder: Location) -> tuple[list[FileInput], tuple[int, int]]:
         """Return the events of each task of the first stage, and how many of them are replayed.
@@ -296,7 +312,8 @@ class StepRuns:
             raise ConservationError(
                 f"step {work.entry.step}: an event is unaccounted for: {totals}"
             )
-        keys = with_changes(self._merges.take_in(before.keys), result.keys)
+        blocked = counted(result.blocked, self._topology)
+        keys = with_changes(self._merges.take_in(before.keys), result.keys, blocked)
         processed = Processed(
             step=work.entry.step,
             taken=result.counts["taken"],
@@ -304,15 +321,13 @@ class StepRuns:
             next_due_ms=result.next_due_ms,
             requests=(*before.requests, *(path.name for path in work.requests)),
             records=self._by_topic(result),
-            dead=result.dead,
-            unfinished=result.unfinished,
-            waiting=result.waiting,
-            states=[(component, task, path) for (component, task), path in result.states.items()],
-            tasks={
-                component: self.tasks[component]
-                for component, _ in (*result.states, *((one.component, one.task) for one in keys))
-            },
-            keys=keys,
+            dead=tuple(result.dead),
+            unfinished=tuple(result.unfinished),
+            waiting={place: tuple(paths) for place, paths in result.waiting.items()},
+            states=tuple((*where, path) for where, path in result.states.items()),
+            tasks={component: self.tasks[component] for component, _ in result.states}
+            | {one.component: self.tasks_of_keys[one.component] for one in keys},
+            keys=tuple(keys),
             next_timer_ms=result.next_timer_ms,
             closed_ms=latest(before.closed_ms, result.closed_ms),
             late_for_window=dict(Counter(before.late_for_window) + result.late_for_window),
@@ -326,25 +341,25 @@ class StepRuns:
         """Return what became of a step's events, with what their commit has added."""
         commit_phase, added = self._topology.commit_phase, self._by_topic(committed)
         states = [one for one in prepared.states if one[0] not in commit_phase]
-        states += [(component, task, path) for (component, task), path in committed.states.items()]
+        states += [(*where, path) for where, path in committed.states.items()]
         counts = {name: committed.counts[name] for name in ("outputs", "crashes")}
         counts["waiting"] = prepared.totals.pending
         counts["made_waiting"] = prepared.totals.made_pending
-        return replace(
+        return structs.replace(
             prepared,
             records={
                 topic: (*prepared.records.get(topic, ()), *added.get(topic, ()))
                 for topic in {**prepared.records, **added}
             },
             unfinished=(*prepared.unfinished, *committed.unfinished),
-            states=states,
+            states=tuple(states),
             tasks={component: self.tasks[component] for component, _, _ in states},
             totals=_added(prepared.totals, counts),
         )
 
-    def _by_topic(self, result: StepResult) -> dict[str, Sequence[Location]]:
+    def _by_topic(self, result: StepResult) -> dict[str, tuple[Location, ...]]:
         return {
-            self._folders[place]: paths
+            self._folders[place]: tuple(paths)
             for place, paths in result.records.items()
             if place in self._folders
         }
@@ -386,5 +401,5 @@ def _added(before: ProcessTotals, counts: Mapping[str, int], **more: int) -> Pro
     }
     added = {**counts, **more, **pending}
     return ProcessTotals(
-        **{name: count + added.get(name, 0) for name, count in asdict(before).items()}
+        **{name: count + added.get(name, 0) for name, count in structs.asdict(before).items()}
     )

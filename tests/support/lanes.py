@@ -39,6 +39,7 @@ LANES: Final = {
         "property/test_joins.py",
         "property/test_late_for_windows.py",
         "property/test_key_files.py",
+        "property/test_keyed_kinds.py",
         "property/test_keyed_state.py",
         "property/test_run_again.py",
         "property/test_topology_runs.py",

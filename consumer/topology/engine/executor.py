@@ -29,7 +29,9 @@ from sequitur.consumer.topology.api.groupings import Emitter
 from sequitur.consumer.topology.api.keyed import KeyedBolt
 from sequitur.consumer.topology.api.tuple import EventValues, Stream
 from sequitur.consumer.topology.engine.concurrency import CallPool, ConcurrentRunner
+from sequitur.consumer.topology.engine.key_store import SharedStore
 from sequitur.consumer.topology.engine.keyed import KeyedRunner, StepKeys
+from sequitur.consumer.topology.engine.keyed_calls import ConcurrentKeyedRunner
 from sequitur.consumer.topology.engine.plan import (
     Elsewhere,
     Here,
@@ -266,7 +268,10 @@ class BoltTasks:
         else:
             context, bolt = kept.context, kept.bolt
         moment = self._environment.start.moment
-        context.now_ms, context.watermark_ms = moment.now_ms, moment.watermark_of(component.id)
+        context.now_ms, context.watermark_ms = (
+            moment.now_ms,
+            moment.watermark_of(component.key_store),
+        )
         runner = self._runner_of(component, context, bolt)
         if kept is not None:
             runner.take_over(kept)
@@ -276,7 +281,9 @@ class BoltTasks:
         environment = self._environment
         has_calls = component.concurrency > 1 and not environment.runs_inline
         if environment.keys is not None and isinstance(bolt, KeyedBolt):
-            return KeyedRunner(environment, context, bolt, environment.keys)
+            more = (self._pool, component) if has_calls else ()
+            made = ConcurrentKeyedRunner if has_calls else KeyedRunner
+            return made(environment, context, bolt, *more)
         if not isinstance(self._topology, TransactionalTopology):
             if has_calls:
                 return ConcurrentRunner(environment, context, bolt, self._pool, component)
@@ -291,9 +298,12 @@ class BoltTasks:
         return TransactionRunner(environment, context, bolt)
 
 
-def _step_keys(topology: Topology, start: Start) -> StepKeys:
-    moment = start.moment
-    return StepKeys(start.keys, moment.reached_ms, topology.draining if moment.closes else ())
+def _step_keys(topology: Topology, start: Start, *, runs_inline: bool) -> StepKeys:
+    moment, keys = start.moment, start.keys
+    bolts = (one for one in topology.bolts if isinstance(one.bolt, KeyedBolt))
+    if not runs_inline and any(one.concurrency > 1 for one in bolts):
+        keys = {name: SharedStore(store) for name, store in keys.items()}
+    return StepKeys(keys, moment.reached_ms, topology.draining if moment.closes else ())
 
 
 def _copy_of(component: Component) -> Any:
@@ -380,7 +390,7 @@ class Executor:
             trace,
             runs_inline,
             last_made=dict(start.last_made),
-            keys=_step_keys(topology, start) if start.keys else None,
+            keys=_step_keys(topology, start, runs_inline=runs_inline) if start.keys else None,
         )
         self._queue = environment.queue
         self._busy: list[Runner] = []  # in the middle of a call, while others get its tuples

@@ -25,11 +25,11 @@ from sequitur.consumer.topology.transactional.builder import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 
     from sequitur.consumer.topology.api.builder import Topology, TreeFailure
     from sequitur.consumer.topology.engine.executor import Executor
-    from sequitur.consumer.topology.engine.key_store import KeyChange, KeyStore
+    from sequitur.consumer.topology.engine.key_store import KeyChanges, KeyStore
     from sequitur.consumer.topology.engine.keyed import KeyLog
     from sequitur.consumer.topology.engine.plan import OutputRecord, Plan, Rules, Sent, Stage
     from sequitur.consumer.topology.engine.runner import Instances
@@ -211,6 +211,7 @@ class TaskResult:
     is_open: bool = False  # whether it was to close a window that stood behind a failed event
     # how many events were late for a window, by bolt: if all is done, where ackers decide on it
     late_for_window: Mapping[str, int] = field(default_factory=dict)
+    blocked: Collection[bytes] = ()  # the keys of events that wait
     # the order of each task's last made tuple that waited, by the task's key
     behind: Mapping[bytes, Order] = field(default_factory=dict)
     told: Told = field(default_factory=Told)  # empty if no ackers decide
@@ -444,7 +445,7 @@ class StepBatch(ABC):
         """Return what a task of a keyed bolt keeps: what it kept before, and changes since."""
 
     @abstractmethod
-    def write_changes(self, changes: Sequence[KeyChange], wave: int = 0) -> Handle:
+    def write_changes(self, changes: KeyChanges, wave: int = 0) -> Handle:
         """Leave what a wave of a step has changed of a task's keys."""
 
     @abstractmethod

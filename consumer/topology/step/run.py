@@ -183,6 +183,8 @@ class StepResult:
     closed_ms: dict[str, int] = field(default_factory=dict)
     # how many events were late for a window and are done, by bolt
     late_for_window: Counter[str] = field(default_factory=Counter)
+    # the keys of events that wait, by task of the first stage
+    blocked: dict[int, set[bytes]] = field(default_factory=dict)
     # bolts whose `finish_batch` raised, and what
     finish_failures: list[tuple[str, str]] = field(default_factory=list)
     # after a transaction's processing phase: the tuples for its commit phase
@@ -245,6 +247,7 @@ class StepRun:
         if wave:
             # The waiting events of its tasks stay as they were, and are written down again.
             self._result.waiting.clear()
+            self._result.blocked.clear()
             self._result.counts["waiting"] = self._result.counts["made_waiting"] = 0
             self._result.next_due_ms = self._result.least_waiting_ms = None
         results = self._with_later_stages(spouts, wave)
@@ -293,7 +296,7 @@ class StepRun:
     def _keys_of(self, task: int) -> dict[tuple[str, int], Sequence[Handle]]:
         """Return what a task's keyed bolts keep, with what earlier waves have changed."""
         found: dict[tuple[str, int], Sequence[Handle]] = {}
-        for component in self._batch.topology.keyed_bolts:
+        for component in self._batch.topology.key_stores:
             where = component, task
             before = (self._keys[where],) if where in self._keys else ()
             found[where] = (*before, *self._result.keys.get(where, ()))
@@ -513,6 +516,8 @@ class StepRun:
             result.records.setdefault(name, []).extend(published)
         result.dead += batch.publish("dead", done.dead_file)
         result.unfinished += batch.publish("unfinished", done.unfinished_file)
+        if done.blocked:
+            result.blocked.setdefault(place, set()).update(done.blocked)
         if done.waiting_file is not None:
             waiting = batch.publish("waiting", done.waiting_file)
             result.waiting.setdefault(place, []).extend(waiting)

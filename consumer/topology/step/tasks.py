@@ -118,6 +118,11 @@ class SpoutTask:
     tell: Callable[[TimerPlace | None], None] | None = None
 
     @property
+    def home(self) -> tuple[int, int]:
+        """Names the task in all steps."""
+        return 0, self.given.partition
+
+    @property
     def weight(self) -> int:
         """Roughly how many new events there are."""
         return self.given.weight
@@ -207,12 +212,14 @@ class SpoutTask:
         """Feed the new events; return how many."""
         feed, first = executor.feed, self.given.first_new_id(self.window)
         tracked: Any = self.batch.topology.spout.tracked if self.batch.ackers else False
-        root = first - 1
+        root, new = first - 1, self._new()
+        if isinstance(executor, KeyedExecutor):
+            new = executor.keys.loaded(new)
         if isinstance(tracked, bool):
-            for root, event in enumerate(self._new(), first):
+            for root, event in enumerate(new, first):
                 feed(Root(root, event, 1, 0.0, tracked), event)
         else:
-            for root, event in enumerate(self._new(), first):
+            for root, event in enumerate(new, first):
                 feed(self._root(root, event, 1), event)
         return root + 1 - first
 
@@ -347,6 +354,11 @@ class StageTask:
     made: Mapping[bytes, Order] = field(default_factory=dict)
 
     @property
+    def home(self) -> tuple[int, int]:
+        """Names the task in all steps."""
+        return self.stage.number, self.task
+
+    @property
     def weight(self) -> int:
         """Roughly how large its tuples are."""
         return self.batch.weight(self.sources)
@@ -459,7 +471,7 @@ def _executor(  # noqa: PLR0917 - private, and each is of a type of its own
     if isinstance(of, SpoutTask) and batch.topology.is_keyed:
         keys = {
             component: batch.key_store((component, task), of.keys.get((component, task), ()))
-            for component in batch.topology.keyed_bolts
+            for component in batch.topology.key_stores
         }
         made = partial(KeyedExecutor, killers=of.trial.killers, tell=of.tell)
     return made(
