@@ -36,20 +36,21 @@ from __future__ import annotations
 
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, Final, TypeVar
 from uuid import uuid4
 
+from msgspec import Struct
 from msgspec.structs import replace
 
 from sequitur.base.stored import dump, load
 from sequitur.consumer.reorder.sorted_run import Run
 from sequitur.consumer.reorder.step_log import NOTHING_DONE, StagedStep, StepDone, StepEntry
 from sequitur.errors import CheckpointError
-from sequitur.pipelines.store.documents import BEGIN_ANEW, check_format
+from sequitur.pipelines.store.documents import BEGIN_ANEW
 from sequitur.pipelines.store.job_identity import begun_with, check_identity
 from sequitur.pipelines.store.owned_folder import as_text, step_name
 from sequitur.pipelines.store.part_files import forget
-from sequitur.pipelines.store.run_files import files_document, files_document_name, files_of
+from sequitur.pipelines.store.run_files import RunFiles, files_document_name, files_of
 from sequitur.pipelines.store.spark_part import SparkPart, files_around
 from sequitur.pipelines.store.step_folder import KEPT_STEPS, StepFolder
 from sequitur.pipelines.store.storage import OVERSIZED_FOLDER, sync
@@ -65,7 +66,6 @@ if TYPE_CHECKING:
 
 _TRANSACTIONS: Final = "transactions.json"
 PARTITIONS_DOCUMENT: Final = "partitions.json"
-_PARTITIONS_FORMAT: Final = 1
 _Found = TypeVar("_Found")
 
 
@@ -183,7 +183,7 @@ class Checkpoint(StepFolder[StepEntry, StepDone]):
         """Write down which files runs have, unless that is done."""
         for run in runs:
             if run.name not in self._listed:
-                text = as_text(files_document(run))
+                text = as_text(dump(RunFiles(run.files)))
                 self._storage.create(files_document_name(run), text, lasts=lasts)
                 self._listed.add(run.name)
 
@@ -260,7 +260,7 @@ class Checkpoint(StepFolder[StepEntry, StepDone]):
 
     def note_partitions(self, *, used: int, there: int) -> None:
         """Note for `inspect` how many output partitions get rows, and how many there are."""
-        self._storage.replace(PARTITIONS_DOCUMENT, as_text(partitions_document(used, there)))
+        self._storage.replace(PARTITIONS_DOCUMENT, as_text(dump(OutputPartitions(used, there))))
 
     def processed(self, step: int, meaning: Callable[[dict[str, Any]], _Found]) -> _Found | None:
         """Return what became of a step's events; None if it is not known yet."""
@@ -333,15 +333,17 @@ class Checkpoint(StepFolder[StepEntry, StepDone]):
         self._storage.delete_files(over)
 
 
-def partitions_document(used: int, there: int) -> dict[str, Any]:
-    """Return what `partitions.json` says: how many partitions get rows, and how many there are."""
-    return {"format": _PARTITIONS_FORMAT, "used": used, "there": there}
+class OutputPartitions(Struct, frozen=True, tag_field="format", tag=1):
+    """What `partitions.json` says of the output topic."""
 
+    TITLE: ClassVar = "output partitions"
 
-def empty_partitions(document: Mapping[str, Any]) -> int:
-    """Return how many partitions stay empty."""
-    check_format(document, _PARTITIONS_FORMAT)
-    return int(document["there"]) - int(document["used"])
+    used: int  # how many get rows
+    there: int
+
+    @property
+    def empty(self) -> int:
+        return self.there - self.used
 
 
 def _attempt_name(step: int, attempt: int) -> str:

@@ -14,11 +14,12 @@ import contextlib
 import os
 import shutil
 from pathlib import Path
-from typing import TYPE_CHECKING, Final, Generic, Protocol, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Final, Generic, Protocol, TypeAlias, TypeVar, get_args
 
 import pyarrow as pa
 
 from sequitur.base.retry import Backoff, Retry
+from sequitur.base.stored import File
 from sequitur.errors import CheckpointError
 from sequitur.pipelines.store import durable
 from sequitur.pipelines.store.durable import naming
@@ -30,6 +31,12 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
 Location: TypeAlias = Path | ObjectPath | HdfsPath
+if TYPE_CHECKING:
+    StoredFile: TypeAlias = Location
+else:
+    StoredFile = File
+    for _kind in get_args(Location):
+        File.register(_kind)
 OVERSIZED_FOLDER: Final = "oversized"
 """Rows that are too large for a topic, in files by topic that no step deletes."""
 

@@ -223,12 +223,14 @@ class OutputRecord(NamedTuple):
         key: Its key.
         value: Its value.
         headers: Its headers.
+        own_time_ms: Its event time, epoch ms; None for that of its event.
     """
 
     root: Root
     key: bytes | None
     value: bytes | None
     headers: Sequence[tuple[str, bytes | None]]
+    own_time_ms: int | None = None
 
 
 class Sent(NamedTuple):
@@ -239,11 +241,23 @@ class Sent(NamedTuple):
     trees: tuple[tuple[Root, int], ...]  # the roots of its trees, each with its edge there
     path: tuple[str, ...]  # the components it came through
     task: int = 0  # number of the task that emitted it
+    own_time_ms: int | None = None  # its event time, if not that of its roots
+
+
+_OF_ITS_OWN: Final = "-"
+"""The topic of a tuple with a time of its own: after the timers before events, as events are."""
 
 
 def order_of(sent: Sent) -> tuple[int, str, int, int]:
-    """Return a tuple's order among the others of its task: that of its last event."""
-    return max(root.order for root, _ in sent.trees)
+    """Return a tuple's order among the others of its task: that of its last event.
+
+    If it has an event time of its own it stands there, so that a timer at T comes after all that
+    has an earlier time. Tuples of one such time keep their order.
+    """
+    order = max(root.order for root, _ in sent.trees)
+    if sent.own_time_ms is None:
+        return order
+    return sent.own_time_ms, _OF_ITS_OWN, order[0], order[3]
 
 
 class Here(NamedTuple):
@@ -267,10 +281,10 @@ class Output(NamedTuple):
     component: str
     # makes key, value and headers of a tuple's values
     encode: Callable[[Any], tuple[bytes | None, bytes | None, Any]]
-    # takes the trees that a record belongs to, and the record
-    write: Callable[[Sequence[Root], tuple[bytes | None, bytes | None, Any]], None]
-    # takes the one tree that a record belongs to, and the record
-    write_one: Callable[[Root, tuple[bytes | None, bytes | None, Any]], None]
+    # takes the trees that a record belongs to, the record, and its own event time if it has one
+    write: Callable[[Sequence[Root], tuple[bytes | None, bytes | None, Any], int | None], None]
+    # takes the one tree that a record belongs to, and the same
+    write_one: Callable[[Root, tuple[bytes | None, bytes | None, Any], int | None], None]
 
 
 def checked_values(component: str, stream: Stream, values: Any, context: object) -> tuple[Any, ...]:

@@ -23,11 +23,10 @@ from sequitur.kafka.identity import Identity
 from sequitur.kafka.partition import SourcePartition
 from sequitur.pipelines.local.plan_log import PlanLog
 from sequitur.pipelines.rows.run_rows import Part, RunRows
-from sequitur.pipelines.sink.step_planner import job_of
-from sequitur.pipelines.sink.step_plans import StepPlan
+from sequitur.pipelines.sink.step_plans import IdentityOwner, StepPlan
 from sequitur.pipelines.store import durable
 from sequitur.pipelines.store.checkpoint import Checkpoint
-from sequitur.pipelines.store.job_identity import check_identity
+from sequitur.pipelines.store.job_identity import NO_FORMER_JOB, SubscribedJob, check_identity
 from sequitur.pipelines.store.ownership import Ownership
 from sequitur.pipelines.store.part_files import KeptValues
 from sequitur.pipelines.store.storage import LocalStorage
@@ -501,6 +500,7 @@ def test_newest_commit_that_a_power_cut_left_short_is_forgotten(tmp_path: Path, 
     [
         "format.json",
         "outputs.json",
+        "subscription.json",
         "frontier/000000000000",
         "plans/000000000000",
         "done/000000000000",
@@ -509,7 +509,8 @@ def test_newest_commit_that_a_power_cut_left_short_is_forgotten(tmp_path: Path, 
 def test_damaged_document_is_refused_by_its_path(tmp_path: Path, name: str, damage: bytes) -> None:
     """Empty, cut, or other JSON: never with a raw error."""
     first = claimed(tmp_path)
-    first.write_document("outputs.json", {"format": 1, "app": "a", "cluster": None})
+    first.write_document("outputs.json", dump(IdentityOwner("a", None)))
+    first.write_document("subscription.json", dump(SubscribedJob("s", "a", NO_FORMER_JOB)))
     first.write_document("plans/000000000000", dump(StepPlan(0, None, Identity(7, 0), {})))
     first.write_entry(step_entry(first, 0))
     first.write_done(StepDone(0, Totals()))
@@ -520,7 +521,9 @@ def test_damaged_document_is_refused_by_its_path(tmp_path: Path, name: str, dama
     def start() -> None:
         with contextlib.closing(found):
             found.claim(IDENTITY)
-            assert found.read_document("outputs.json", job_of) == ("a", None)
+            assert found.read_document("outputs.json", partial(load, IdentityOwner)) is not None
+            subscribed = found.read_document("subscription.json", partial(load, SubscribedJob))
+            assert subscribed is not None
             assert found.read_document("plans/000000000000", partial(load, StepPlan)) is not None
             found.latest()
 
