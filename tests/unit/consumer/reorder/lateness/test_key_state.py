@@ -56,6 +56,15 @@ def test_folds_are_merged_while_they_are_not_much_larger() -> None:
     assert (after.keys, after.size_bytes) == (101_500, 18)
 
 
+@pytest.mark.parametrize(("keys", "is_merged"), [(3_680, True), (3_681, False)])
+def test_a_fold_is_merged_with_half_as_much(keys: int, *, is_merged: bool) -> None:
+    """The runs and the folds after it count together: 640 rows, and 1,200 keys."""
+    folds = (Fold(1, keys, 9, 50), Fold(2, 1_200, 9, 60))
+    upkeep = KeyState(folds=folds).upkeep(_runs(FOLD_LIMITS.runs))
+    assert upkeep is not None
+    assert upkeep.folds == (folds if is_merged else folds[1:])
+
+
 @pytest.mark.parametrize(
     ("first_behind_ms", "horizon_ms", "after_ms", "steps"),
     [
