@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
     from typing import TypeVar
 
-    from sequitur.consumer.topology.engine.plan import OutputRecord
+    from sequitur.consumer.topology.engine.plan import RecordValues
     from sequitur.pipelines.store.storage import Location
 
     T = TypeVar("T")
@@ -50,7 +50,7 @@ class OutputFiles:
     def __init__(
         self, folder: Location, topics: Mapping[str, tuple[str, int]], emissions: Iterator[int]
     ) -> None:
-        self._rows: dict[str, list[OutputRecord]] = {name: [] for name in topics}
+        self._rows: dict[str, list[RecordValues]] = {name: [] for name in topics}
         self._bytes = dict.fromkeys(topics, 0)
         self._all_bytes = 0
         self._place = {name: place for name, (place, _) in topics.items()}
@@ -62,7 +62,7 @@ class OutputFiles:
         self._emissions = emissions
         self._failed: Exception | None = None
 
-    def write(self, output: str, record: OutputRecord) -> None:
+    def write(self, output: str, record: RecordValues) -> None:
         rows, (_, key, value, headers) = self._rows[output], record
         rows.append(record)
         size = len(key or b"") + len(value or b"")
@@ -101,16 +101,17 @@ class OutputFiles:
             self._failed = self._failed or error
             raise
 
-    def _write_out(self, output: str, records: Sequence[OutputRecord]) -> None:
-        keys = [one.key for one in records]
-        events = [(one.key, one.value, one.headers, *one.root.event[3:8]) for one in records]
-        rows = table_of(events)
+    def _write_out(self, output: str, records: Sequence[RecordValues]) -> None:
+        roots, keys, values, headers = zip(*records, strict=True)
+        events = [one.event for one in roots]
+        places = ([one[at] for one in events] for at in range(3, 8))
+        rows = table_of(keys, values, headers, *places)
         outputs = outputs_of(self._partitioners[output], keys, rows["partition"].to_numpy())
         more = {
             "output_partition": pa.array(outputs, pa.int32()),
             "reason": pa.nulls(len(records), pa.string()),
             "emission": pa.array(np.fromiter(self._emissions, np.int64, len(records))),
-            "root": pa.array([one.root.id for one in records], pa.uint64()),
+            "root": pa.array([one.id for one in roots], pa.uint64()),
         }
         for name, column in more.items():
             rows = rows.append_column(name, column)
