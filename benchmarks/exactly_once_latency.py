@@ -30,7 +30,7 @@ from benchmarks.peers.environments import PeerMissingError, python_of
 from benchmarks.reorder import OUTPUT
 from benchmarks.reorder_contenders import flink_command, sequitur_command, streams_command
 from benchmarks.reorder_latency import Faults, measure_stream
-from benchmarks.steady_stream import Steady
+from benchmarks.steady_stream import Steady, add_stream_options, stream_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -207,16 +207,9 @@ def main() -> None:
     names = [one.name for one in CONTENDERS]
     parser.add_argument("--only", nargs="+", choices=names, default=names)
     parser.add_argument("--short", action="store_true", help="a minute each, and not ten")
-    parser.add_argument("--rate", type=int, help="events a second")
-    parser.add_argument("--seconds", type=float, help="how long a stream is measured")
-    parser.add_argument("--warm-up", type=float, help="how long it runs before that")
+    add_stream_options(parser)
     given = parser.parse_args()
-    usual = SHORT if given.short else LONG
-    stream = Steady(
-        usual.rate_hz if given.rate is None else given.rate,
-        usual.seconds if given.seconds is None else given.seconds,
-        usual.warm_up_s if given.warm_up is None else given.warm_up,
-    )
+    stream = stream_of(given, SHORT if given.short else LONG)
     console = Console()
     chosen = [one for one in CONTENDERS if one.name in given.only]
     with bench_broker() as bootstrap_servers:

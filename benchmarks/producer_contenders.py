@@ -87,15 +87,16 @@ def _librdkafka() -> dict[str, Any]:
     }
 
 
-async def _at_rate(count: int, send: Callable[[int], Awaitable[None]]) -> list[float]:
+async def _at_rate(count: int, send: Callable[[bytes, bytes], Awaitable[None]]) -> list[float]:
     """Send at LATENCY_RATE_HZ, each on its own; from the moment it was due to its confirmation."""
     latencies: list[float] = []
     tasks: set[asyncio.Task[None]] = set()
+    events = list(records(count))
     start_s = time.perf_counter()
 
     async def one(number: int) -> None:
         due_s = start_s + number / LATENCY_RATE_HZ
-        await send(number)
+        await send(*events[number])
         latencies.append(time.perf_counter() - due_s)
 
     for number in range(count):
@@ -170,10 +171,8 @@ async def _aio_latency(topic: str, count: int) -> list[float]:
     from confluent_kafka.aio import AIOProducer  # noqa: PLC0415
 
     producer = AIOProducer(_librdkafka(), batch_size=100, buffer_timeout=0.005)
-    events = list(records(count))
 
-    async def send(number: int) -> None:
-        key, value = events[number]
+    async def send(key: bytes, value: bytes) -> None:
         await (await producer.produce(topic, value=value, key=key))
 
     latencies = await _at_rate(count, send)
@@ -210,10 +209,8 @@ async def _aiokafka_throughput(topic: str, count: int) -> None:
 async def _aiokafka_latency(topic: str, count: int) -> list[float]:
     producer = _aiokafka()
     await producer.start()
-    events = list(records(count))
 
-    async def send(number: int) -> None:
-        key, value = events[number]
+    async def send(key: bytes, value: bytes) -> None:
         await producer.send_and_wait(topic, value, key, headers=HEADERS)
 
     latencies = await _at_rate(count, send)
@@ -355,11 +352,10 @@ async def _send_nowait_latency(topic: str, count: int) -> list[float]:
 async def _send_many_latency(topic: str, count: int) -> list[float]:
     from sequitur.producer import Record  # noqa: PLC0415
 
-    events = [Record(value, key, HEADERS) for key, value in records(count)]
     async with _sequitur() as producer:
 
-        async def send(number: int) -> None:
-            result = await (await producer.send_many(topic, [events[number]]))
+        async def send(key: bytes, value: bytes) -> None:
+            result = await (await producer.send_many(topic, [Record(value, key, HEADERS)]))
             assert result.persisted == 1, result
 
         return await _at_rate(count, send)
@@ -368,11 +364,9 @@ async def _send_many_latency(topic: str, count: int) -> list[float]:
 async def _send_latency(topic: str, count: int) -> list[float]:
     from sequitur.producer import Persisted  # noqa: PLC0415
 
-    events = list(records(count))
     async with _sequitur() as producer:
 
-        async def send(number: int) -> None:
-            key, value = events[number]
+        async def send(key: bytes, value: bytes) -> None:
             outcome = await (await producer.send(topic, value, key=key, headers=HEADERS))
             assert isinstance(outcome, Persisted), outcome
 

@@ -39,7 +39,7 @@ from benchmarks.reorder_contenders import CONTENDERS
 from benchmarks.reorder_first import FIRST_EVENTS, measure_first
 from benchmarks.reorder_input import Workload
 from benchmarks.reorder_latency import measure_latency
-from benchmarks.steady_stream import RATE_HZ, USUAL, Steady
+from benchmarks.steady_stream import RATE_HZ, USUAL, Steady, add_stream_options, stream_of
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -208,9 +208,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--events", type=int, default=Workload().events)
     parser.add_argument("--only", nargs="+", choices=(*MEASURES, STORAGE), default=MEASURES)
-    parser.add_argument("--rate", type=int, default=RATE_HZ, help="of staging, events a second")
-    parser.add_argument("--seconds", type=float, default=USUAL.seconds)
-    parser.add_argument("--warm-up", type=float, default=USUAL.warm_up_s)
+    add_stream_options(parser)
     parser.add_argument("--turns", type=int, default=2)
     parser.add_argument("--storage", help="URI of a folder, such as s3a://bucket/folder")
     given = parser.parse_args()
@@ -245,7 +243,7 @@ def main() -> None:
         if "latency" in given.only:
             found += measure_latencies(bootstrap_servers, console)
         if "staging" in given.only:
-            stream = Steady(given.rate, given.seconds, given.warm_up)
+            stream = stream_of(given, USUAL)
             found += measure_staging(bootstrap_servers, stream, given.turns, console)
     OUTPUT.mkdir(parents=True, exist_ok=True)
     (OUTPUT / "reorder_shape.json").write_text(json.dumps(found, indent=2) + "\n")

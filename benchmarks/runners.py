@@ -31,7 +31,7 @@ from benchmarks.figures import print_figures
 from benchmarks.reorder import OUTPUT
 from benchmarks.runners_start import IDLE_S, ROUNDS, measure_idle, measure_start
 from benchmarks.runners_steady import LONG, SHORT, measure_s3, measure_steady
-from benchmarks.steady_stream import Steady
+from benchmarks.steady_stream import Steady, add_stream_options, stream_of
 
 if TYPE_CHECKING:
     from benchmarks.runners_start import Found
@@ -68,17 +68,10 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--only", nargs="+", choices=PARTS, default=PARTS)
     parser.add_argument("--short", action="store_true", help="fewer rounds, and shorter ones")
-    parser.add_argument("--rate", type=int, help="events a second")
-    parser.add_argument("--seconds", type=float, help="how long a stream is measured")
-    parser.add_argument("--warm-up", type=float, help="how long it runs before that")
+    add_stream_options(parser)
     given = parser.parse_args()
     console = Console()
-    usual = SHORT if given.short else LONG
-    stream = Steady(
-        usual.rate_hz if given.rate is None else given.rate,
-        usual.seconds if given.seconds is None else given.seconds,
-        usual.warm_up_s if given.warm_up is None else given.warm_up,
-    )
+    stream = stream_of(given, SHORT if given.short else LONG)
     with bench_broker() as bootstrap_servers:
         for part in (part for part in PARTS if part in given.only):
             began = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())

@@ -12,7 +12,7 @@ from __future__ import annotations
 import argparse
 import json
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, fields, replace
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
@@ -52,6 +52,20 @@ class Steady:
 
 
 USUAL: Final = Steady()
+
+
+def add_stream_options(parser: argparse.ArgumentParser) -> None:
+    """Let the caller of a benchmark set what its stream is like."""
+    parser.add_argument("--rate", type=int, dest="rate_hz", help="events a second")
+    parser.add_argument("--seconds", type=float, help="how long a stream is measured")
+    before = "how long it runs before that"
+    parser.add_argument("--warm-up", type=float, dest="warm_up_s", help=before)
+
+
+def stream_of(given: argparse.Namespace, usual: Steady) -> Steady:
+    """Return the stream that the caller has set; the usual one where he has set nothing."""
+    values = {one.name: getattr(given, one.name) for one in fields(usual)}
+    return replace(usual, **{name: one for name, one in values.items() if one is not None})
 
 
 @dataclass(frozen=True, slots=True)

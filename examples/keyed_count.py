@@ -1,10 +1,8 @@
 """Counts the events of each key, once each, through failures and restarts.
 
-Run it on a topic, with a job.toml as in the README::
+::
 
     sequitur process examples/keyed_count.py --config job.toml
-
-or try it without Kafka and without Spark::
 
     >>> from sequitur import TopologyTester
     >>> tester = TopologyTester(topology)
@@ -14,16 +12,10 @@ or try it without Kafka and without Spark::
     [(b'ann', b'1'), (b'bob', b'1'), (b'ann', b'2')]
 """
 
-from __future__ import annotations
+from collections.abc import Iterator
+from typing import Any
 
-from typing import TYPE_CHECKING, Any
-
-from sequitur import KeyedBolt, TopologyBuilder
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from sequitur import Event, Key
+from sequitur import Event, Key, KeyedBolt, TopologyBuilder
 
 
 class Count(KeyedBolt):
@@ -41,5 +33,4 @@ builder = TopologyBuilder("keyed-count")
 builder.set_spout("events")
 builder.set_bolt("count", Count()).fields_grouping("events", "key")
 builder.set_output("counts", key="key", value="count").local_grouping("count")
-
 topology = builder.build()

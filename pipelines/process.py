@@ -34,7 +34,7 @@ import typer
 from sequitur.base.flags import with_flags
 from sequitur.pipelines.ordering.job import run_job, run_submitted
 from sequitur.pipelines.ordering.opening import ProcessStage
-from sequitur.pipelines.run_options import ProcessJob, RunOptions, with_options
+from sequitur.pipelines.run_options import DropState, ProcessJob, RunOptions, with_options
 from sequitur.pipelines.topology.topology_file import load_topology
 
 app = typer.Typer(pretty_exceptions_enable=False, add_completion=False)
@@ -47,6 +47,7 @@ def process(
     settings: ProcessJob,
     topology: Annotated[Path, typer.Argument(help="Python file that says `topology = ...`")],
     options: RunOptions,
+    drop_state: DropState = None,
 ) -> None:
     """Run a topology on events in event-time order, and track each until its tree is done."""
     run_submitted(
@@ -54,7 +55,10 @@ def process(
         settings.kafka,
         settings.reorder,
         options,
-        load=lambda: (ProcessStage(load_topology(topology), settings.process), topology),
+        load=lambda: (
+            ProcessStage(load_topology(topology), settings.process, tuple(drop_state or ())),
+            topology,
+        ),
     )
 
 

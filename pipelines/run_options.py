@@ -11,7 +11,7 @@ import functools
 import inspect
 from dataclasses import dataclass, field, fields, is_dataclass
 from pathlib import Path  # noqa: TC003 - flags are made of the types
-from typing import TYPE_CHECKING, Annotated, Any, get_type_hints
+from typing import TYPE_CHECKING, Annotated, Any, TypeAlias, get_type_hints
 
 import typer
 
@@ -22,7 +22,7 @@ from sequitur.kafka.settings import KafkaSettings
 from sequitur.pipelines.ordering.progress import ProgressStyle
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
 
 class ReorderJob(Settings):
@@ -45,7 +45,9 @@ class RunOptions:
     available_now: bool = field(
         default=False, metadata={"help": "End when all rows that are there at the start are read"}
     )
-    drain: bool = field(default=False, metadata={"help": "At the end, release all held rows"})
+    drain: bool = field(
+        default=False, metadata={"help": "At the end, release all held rows and close all windows"}
+    )
     reset_input: bool = field(
         default=False,
         metadata={
@@ -73,6 +75,18 @@ class RunOptions:
             elif value is not None:
                 words += [flag, str(value)]
         return words
+
+
+DropState: TypeAlias = Annotated[
+    list[str] | None,
+    typer.Option(help="Drop the state of this keyed bolt, which is gone. May be repeated"),
+]
+"""An option of a topology's run."""
+
+
+def drop_flags(names: Sequence[str] | None) -> list[str]:
+    """Return the option as flags, for handing it to another process."""
+    return [word for name in names or () for word in ("--drop-state", name)]
 
 
 def with_options(function: Callable[..., None]) -> Callable[..., None]:

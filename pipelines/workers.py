@@ -27,6 +27,10 @@ class Workers(Protocol):
         """How many run at once."""
 
     @property
+    def processes_a_host(self) -> int:
+        """How many processes with tasks a host has."""
+
+    @property
     def master(self) -> str:
         """Where tasks run, as Spark names a master."""
 
@@ -109,6 +113,7 @@ class ThisProcess:
     def __init__(self, pickled: Callable[[Any], Any], parallelism: int = 2) -> None:
         self._pickled = pickled
         self.parallelism = parallelism
+        self.processes_a_host = 1
         self.master = "local"
 
     def run(

@@ -1,6 +1,7 @@
 """Windows, and what else bolts do with the events of a key over time.
 
-Each of these functions returns a keyed bolt, which reads the spout by its key.
+Each of these functions returns a keyed bolt, which reads the spout by its key. `stream` makes a
+whole topology in one line.
 """
 
 from sequitur.consumer.topology.windows.aggregates import (
@@ -17,6 +18,7 @@ from sequitur.consumer.topology.windows.aggregates import (
 )
 from sequitur.consumer.topology.windows.aligned import hopping, tumbling
 from sequitur.consumer.topology.windows.joins import join, join_table
+from sequitur.consumer.topology.windows.one_line import EventStream, WindowedStream, stream
 from sequitur.consumer.topology.windows.passing import deduplicate, rate_limit
 from sequitur.consumer.topology.windows.sessions import session
 from sequitur.consumer.topology.windows.silence import on_silence
@@ -26,6 +28,7 @@ __all__ = [
     "Aggregate",
     "Collect",
     "Count",
+    "EventStream",
     "Max",
     "Mean",
     "Min",
@@ -33,6 +36,7 @@ __all__ = [
     "Reduce",
     "Sum",
     "Top",
+    "WindowedStream",
     "deduplicate",
     "hopping",
     "join",
@@ -41,5 +45,6 @@ __all__ = [
     "rate_limit",
     "session",
     "sliding",
+    "stream",
     "tumbling",
 ]

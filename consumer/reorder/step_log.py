@@ -1,8 +1,8 @@
 """The log of the reorder job: what each step staged, how far it moved the frontier, what is held.
 
-A *step* is a micro-batch, a tick (no new rows, but time has passed), a drain, or a reset of Spark's
-own part (which reads nothing, and begins new batches after what was read). It is written down
-three times:
+A *step* is a micro-batch, a tick (no new rows, but time has passed), a drain, its end (which closes
+windows), or a reset of Spark's own part (which reads nothing, and begins new batches after what was
+read). It is written down three times:
 
 1. As a `StagedStep` once its rows are staged, while the step before may still be at work. From then
    on the rows are the job's, whatever becomes of its input.
@@ -56,6 +56,7 @@ class StepKind(StrEnum):
     TICK = "tick"
     DRAIN = "drain"
     RESET = "reset"
+    CLOSE = "close"
 
 
 class Totals(Struct, frozen=True, forbid_unknown_fields=True):

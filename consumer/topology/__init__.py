@@ -34,6 +34,7 @@ from sequitur.consumer.topology.api.groupings import (
     GroupingContext,
     stable_hash,
 )
+from sequitur.consumer.topology.api.key_items import KeyList, KeyMap
 from sequitur.consumer.topology.api.keyed import Key, KeyedBolt, Timer
 from sequitur.consumer.topology.api.tuple import (
     DEFAULT_STREAM,
@@ -93,6 +94,8 @@ __all__ = [
     "FolderMetadataStore",
     "GroupingContext",
     "Key",
+    "KeyList",
+    "KeyMap",
     "KeyedBolt",
     "MemoryMetadataStore",
     "MemoryOpaqueTransactionalSpout",

@@ -9,7 +9,7 @@ from typing import ClassVar
 from pydantic import Field
 
 from sequitur.base.settings import Section
-from sequitur.base.units import Duration, milliseconds
+from sequitur.base.units import Duration, Size, milliseconds
 from sequitur.consumer.topology.engine.plan import Ordering, Rules
 from sequitur.consumer.topology.settling.outcomes import RetryPolicy
 from sequitur.kafka.settings import Topic
@@ -101,6 +101,12 @@ class ProcessSettings(Section):
         ge=1,
         description="Transactional topology: how many batches are in work at a time. Later ones "
         "are processed while the first is committed and written",
+    )
+    state_memory: Size = Field(
+        default=512 << 20,
+        gt=0,
+        description="Keyed bolts: about how much memory all processes of a host take together "
+        "for keys that were used lately. Others are read from files",
     )
     sqlite_on_one_host: bool = Field(
         default=False,

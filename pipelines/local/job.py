@@ -77,7 +77,8 @@ def reorder(
         stop: Once it is set, the job ends after the current step. Without it, SIGINT and SIGTERM do
             that if the main thread makes the call.
         available_now: End when all rows that were there at the start are read.
-        drain: At the end, release all held rows. Rows that come later may then be late.
+        drain: At the end, release all held rows and close all windows. Rows that come later may
+            then be late.
         reset_input: Only when the job asks for it: read on from the end of its log, and read
             recreated topics from their beginning.
 

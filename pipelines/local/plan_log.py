@@ -12,7 +12,9 @@ planned and not committed runs as it was planned. Spark starts from the newest p
 before it.
 
 Files are created whole and never replace another. An owner checks that it still is the owner before
-it plans. The plan is on the disk before anything of its batch is staged.
+it plans. A plan and the commit before it are on the disk before the log names anything of the batch
+(`Checkpoint.write_staged`), as with Spark. Without that they need not be: a plan that a power cut
+takes is made anew, and nothing has come of it.
 """
 
 from __future__ import annotations
@@ -121,11 +123,11 @@ class PlanLog:
         batch_id = 0 if self.newest is None else self.newest.batch_id + 1
         text = f"{_VERSION}\n{self._metadata}\n{_as_json(_by_topic(ends))}"
         self._check_owner()
-        if self._create(f"offsets/{batch_id}", text):
+        # Of the first plan depends where the job has begun.
+        if self._create(f"offsets/{batch_id}", text, lasts=not batch_id):
             self._spark.take_note(self._source, batch_id, ends)
         else:
             ends = self._spark.planned_offsets(self._source, batch_id)
-            self._spark.lasting.pop(self._source, None)  # its writer may not have synced it yet
         self.newest = Plan(batch_id, ends, is_committed=False)
         return self.newest
 
@@ -134,8 +136,8 @@ class PlanLog:
         if (newest := self.newest) is None or newest.is_committed:
             return
         document = {_WATERMARK: self._watermark_ms}
-        if self._create(f"commits/{newest.batch_id}", f"{_VERSION}\n{_as_json(document)}"):
-            self._spark.lasting[self._source] = newest.batch_id + 1
+        text = f"{_VERSION}\n{_as_json(document)}"
+        self._create(f"commits/{newest.batch_id}", text, lasts=False)
         self.newest = Plan(newest.batch_id, newest.ends, is_committed=True)
         self._forget([newest.batch_id - _KEPT - 1])
 
@@ -177,14 +179,14 @@ class PlanLog:
         except (IndexError, KeyError, TypeError, ValueError):
             return 0  # Spark only shows it
 
-    def _create(self, name: str, text: str) -> bool:
+    def _create(self, name: str, text: str, *, lasts: bool = True) -> bool:
         path = f"{self._source}/{name}"
         if self._has_checksums:
             if self._storage.exists(path):
                 return False
             # Spark refuses a file beside the checksum of another, which a power cut may have left.
             self._storage.delete(_checksum(path))
-        return self._storage.create(path, text)
+        return self._storage.create(path, text, lasts=lasts)
 
     def _forget(self, batches: Iterable[int]) -> None:
         paths = [

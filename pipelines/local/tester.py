@@ -194,9 +194,20 @@ class ReorderTester:
         self.now_ms += round(1000 * seconds)
         self.run()
 
+    def wait(self, seconds: float) -> None:
+        """Let time pass as for a job that runs: it looks at its input each second.
+
+        Without rows partitions become idle, and event time then goes on with the clock. At once,
+        by `advance`, it does not: nobody has looked meanwhile.
+        """
+        end_ms = self.now_ms + round(1000 * seconds)
+        while self.now_ms < end_ms:
+            self.advance(min(1.0, (end_ms - self.now_ms) / 1000))
+
     def drain(self) -> None:
-        """Release all held rows, as at the end of a job with `drain`."""
+        """Release all held rows and close all windows, as at the end of a job with `drain`."""
         self._opened().drain()
+        self._opened().close_windows(lambda _: True)
 
     def restart(
         self,

@@ -62,6 +62,7 @@ class ProcessWorkers:
         idle_s: float | None = None,
     ) -> None:
         self.parallelism = parallelism or cores()
+        self.processes_a_host = self.parallelism
         self.master = f"local[{self.parallelism}]"
         self._pickled = load("cloudpickle", "a job without Spark").dumps
         # Arrow loads pandas at the first array, where it is installed.
@@ -74,6 +75,7 @@ class ProcessWorkers:
         self._turns: deque[_Run] = deque()  # runs with tasks that wait, in turn
         self._slots: list[_Slot] = []
         self._idle: list[_Slot] = []
+        self._homes: dict[object, _Slot] = {}  # the process that had a task last, by its home
         self._blocks = _Blocks()
         self._is_closed = False
 
@@ -107,7 +109,8 @@ class ProcessWorkers:
         if not tasks:
             return []
         most_attempts = MOST_ATTEMPTS if retries else 1
-        run = _Run([self._pickled(task) for task in tasks], self._blocks.entered, most_attempts)
+        pickled = [(getattr(task, "home", None), self._pickled(task)) for task in tasks]
+        run = _Run(pickled, self._blocks.entered, most_attempts)
         with self._lock:
             if self._is_closed or any(block.is_ended for block in run.blocks):
                 raise StopRequestedError
@@ -155,19 +158,37 @@ class ProcessWorkers:
 
     def _dispatch(self) -> None:
         """Hand waiting tasks to idle processes. The caller holds the lock."""
-        while self._turns and (slot := self._free_slot()) is not None:
+        while self._turns and (self._idle or len(self._slots) < self.parallelism):
             run = self._turns.popleft()
-            slot.task = run.waiting.popleft()
+            slot, task = self._next_of(run)
+            slot.task = task
             run.at_work += 1
             if run.waiting:
                 self._turns.append(run)
             slot.tasks.put(slot.task)
 
-    def _free_slot(self) -> _Slot | None:
+    def _next_of(self, run: _Run) -> tuple[_Slot, _Task]:
+        """Take a run's next task, and a process that is idle: the one that had this task last.
+
+        That one has in memory what bolts keep of the task.
+        """
+        homes = self._homes
+        task = next((one for one in run.waiting if homes.get(one.home) in self._idle), None)
+        if task is not None:
+            slot = homes[task.home]
+            self._idle.remove(slot)
+        else:
+            # Another process may still come for its own.
+            task = next((one for one in run.waiting if one.home not in homes), run.waiting[0])
+            slot = self._free_slot()
+        run.waiting.remove(task)
+        if task.home is not None:
+            homes[task.home] = slot
+        return slot, task
+
+    def _free_slot(self) -> _Slot:
         if self._idle:
             return self._idle.pop()  # the one that worked last: its bolts are warm
-        if len(self._slots) == self.parallelism:
-            return None
         self._slots.append(_Slot(self._serve))
         return self._slots[-1]
 
@@ -269,12 +290,15 @@ def _failure(reason: str, where: str) -> TaskFailedError:
 
 class _Run:
     def __init__(
-        self, pickled: Sequence[bytes], blocks: Iterable[_Block], most_attempts: int
+        self,
+        tasks: Sequence[tuple[object, bytes]],
+        blocks: Iterable[_Block],
+        most_attempts: int,
     ) -> None:
         self.most_attempts = most_attempts
         self.blocks = tuple(blocks)
-        self.waiting = deque(_Task(self, place, task) for place, task in enumerate(pickled))
-        self.results: list[Any] = [None] * len(pickled)
+        self.waiting = deque(_Task(self, place, *task) for place, task in enumerate(tasks))
+        self.results: list[Any] = [None] * len(tasks)
         self.at_work = 0
         self.error: Exception | None = None
         self.is_over = threading.Event()
@@ -284,6 +308,7 @@ class _Run:
 class _Task:
     run: _Run
     place: int  # among those of its run
+    home: object  # names the task in runs of later steps; None: it is of one run alone
     pickled: bytes
     deaths: int = 0  # how many processes died at it
 

@@ -30,8 +30,9 @@ from __future__ import annotations
 
 import contextlib
 import threading
-from dataclasses import asdict
 from typing import TYPE_CHECKING
+
+from msgspec.structs import asdict
 
 from sequitur.consumer.reorder.step_log import StepKind
 from sequitur.pipelines._stop import StopRequestedError
@@ -48,6 +49,7 @@ if TYPE_CHECKING:
     from sequitur.pipelines.ordering.context import JobContext, Spans
     from sequitur.pipelines.ordering.logged_steps import LoggedSteps
     from sequitur.pipelines.sink.sink import Outputs
+    from sequitur.pipelines.topology.kept_keys import BoltKeys
     from sequitur.pipelines.topology.processing import Processing
 
 
@@ -92,6 +94,16 @@ class ReorderEngine:
         return None if self._processing is None else asdict(self._processing.totals)
 
     @property
+    def late_for_window(self) -> Mapping[str, int]:
+        """How many events were late for a window and are done, by bolt."""
+        return {} if self._processing is None else self._processing.late_for_window
+
+    @property
+    def keys(self) -> Mapping[str, BoltKeys]:
+        """What keyed bolts keep, by bolt."""
+        return {} if self._processing is None else self._processing.keys
+
+    @property
     def failure(self) -> Exception | None:
         """The error of a step that failed while the query read on; None if there is none."""
         return self._finisher.error
@@ -112,6 +124,7 @@ class ReorderEngine:
             records_per_s=(totals.read - read_before) / seconds,
             learned=learned,
             processed=self.processed,
+            late_for_window=self.late_for_window,
             waits_for=waits_for,
             all_quarantined=self._steps.quarantines.verdict,
         )
@@ -214,6 +227,13 @@ class ReorderEngine:
         with self._lock, contextlib.suppress(StopRequestedError), self._finisher.failing():
             while self._steps.try_again(wait, StepKind.DRAIN):
                 pass
+
+    def close_windows(self, wait: Callable[[float], bool]) -> None:
+        """Close the windows of bolts, and try what fails until none waits: the end of a drain."""
+        with self._lock, contextlib.suppress(StopRequestedError), self._finisher.failing():
+            if self._steps.close_windows():
+                while self._steps.try_again(wait, StepKind.CLOSE):
+                    pass
 
     def close(self) -> None:
         """Let steps end that are staged or about to be; no step begins after them."""

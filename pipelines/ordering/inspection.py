@@ -20,7 +20,7 @@ from sequitur.base.time_format import BEFORE_ALL_TIME_MS
 from sequitur.consumer.reorder.step_log import NOTHING_DONE, StagedStep, StepDone, StepEntry
 from sequitur.errors import CheckpointError
 from sequitur.pipelines.ordering.job_report import counts, promised_and_achieved, step_summary
-from sequitur.pipelines.store.checkpoint import PARTITIONS_DOCUMENT, empty_partitions
+from sequitur.pipelines.store.checkpoint import PARTITIONS_DOCUMENT, OutputPartitions
 from sequitur.pipelines.store.documents import read_document
 from sequitur.pipelines.store.job_identity import check_format
 from sequitur.pipelines.store.run_files import files_document_name, files_of
@@ -116,7 +116,9 @@ class _Folder:
         newest = logged[-1] if logged else ""
         entry = self._entry(newest) if newest else None
         done = self._done(marked[-1]) if marked else NOTHING_DONE
-        empty = read_document(self._storage, PARTITIONS_DOCUMENT, empty_partitions)
+        partitions = read_document(
+            self._storage, PARTITIONS_DOCUMENT, partial(load, OutputPartitions)
+        )
         return CheckpointReport(
             root=self._location,
             job={name: value for name, value in job.items() if name not in {"format", "kind"}},
@@ -132,7 +134,7 @@ class _Folder:
                 for name in self._storage.names("staged")
                 if name > newest
             ),
-            empty_partitions=empty or 0,
+            empty_partitions=0 if partitions is None else partitions.empty,
         )
 
     def _runs(self, entry: StepEntry, *, is_done: bool) -> tuple[HeldRun, ...]:

@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from sequitur.consumer.reorder.step_log import StepDone, StepEntry
     from sequitur.consumer.subscription.partitions import PartitionCursor
     from sequitur.kafka.partition import SourcePartition
+    from sequitur.pipelines.topology.kept_keys import BoltKeys
 
 
 PREFIX: Final = "sequitur_reorder"
@@ -70,6 +71,8 @@ class JobMetrics:
         self._now_s = now_s
         self._newest: tuple[StepEntry, StepDone] | None = None
         self.empty_partitions = 0
+        self._late: Callable[[], Mapping[str, int]] = dict
+        self._keys: Callable[[], Mapping[str, BoltKeys]] = dict
         self._cursors: Callable[[], Mapping[SourcePartition, PartitionCursor]] | None = None
         self._durations = Histogram(
             f"{PREFIX}_step_duration_seconds",
@@ -89,6 +92,14 @@ class JobMetrics:
     ) -> None:
         self._cursors = cursors
 
+    def show_late(self, late: Callable[[], Mapping[str, int]]) -> None:
+        """Show how many events were late for a window, by bolt."""
+        self._late = late
+
+    def show_keys(self, keys: Callable[[], Mapping[str, BoltKeys]]) -> None:
+        """Show what keyed bolts keep."""
+        self._keys = keys
+
     def describe(self) -> Iterator[Metric]:
         """Return nothing, so that a registry accepts this collector before the first step."""
         return iter(())
@@ -106,6 +117,8 @@ class JobMetrics:
         entry, done = self._newest
         yield from _rows(done)
         yield from _metrics_of_topology(done)
+        yield from _late_for_window(self._late())
+        yield from _keys_of_bolts(self._keys())
         yield _gauge("live_runs", "Runs on disk that hold rows", len(entry.live_runs))
         keys = entry.keys
         yield _gauge(
@@ -217,6 +230,33 @@ def _metrics_of_topology(done: StepDone) -> Iterator[Metric]:
         ("tuples_pending", "Tuples of bolts", counts["made_pending"]),
     ):
         yield GaugeMetricFamily(f"sequitur_process_{name}", text.format(what), value=waiting)
+
+
+def _late_for_window(late: Mapping[str, int]) -> Iterator[Metric]:
+    if late:
+        text = "Events that were late for a window or a join, and are done"
+        found = CounterMetricFamily("sequitur_process_late_for_window", text, labels=["bolt"])
+        for bolt, count in sorted(late.items()):
+            found.add_metric([bolt], count)
+        yield found
+
+
+def _keys_of_bolts(bolts: Mapping[str, BoltKeys]) -> Iterator[Metric]:
+    gauges: tuple[tuple[str, str, Callable[[BoltKeys], int]], ...] = (
+        ("keys", "Keys that a keyed bolt keeps something of", lambda one: one.keys),
+        ("keys_bytes", "Bytes of the files with these keys", lambda one: one.size_bytes),
+        ("key_timers", "Timers that are set", lambda one: one.timers),
+        (
+            "keys_blocked",
+            "Keys of events that wait: their later events and timers wait, too",
+            lambda one: one.blocked,
+        ),
+    )
+    for name, text, value_of in gauges if bolts else ():
+        gauge = GaugeMetricFamily(f"sequitur_process_{name}", text, labels=["bolt"])
+        for bolt, found in sorted(bolts.items()):
+            gauge.add_metric([bolt], value_of(found))
+        yield gauge
 
 
 def _partitions(clock: EventClock) -> Iterator[Metric]:

@@ -30,6 +30,7 @@ class JobReport:
             older than the frontier. `late_share` is of all rows. In `recent_late_share` recent rows
             weigh most. Empty with a fixed delay.
         processed: Counts of the topology. None without one.
+        late_for_window: How many events were late for a window and are done, by bolt.
         waits_for: Why rows are held, in words. Empty if none are.
         all_quarantined: If this run read rows and quarantined all of them: what they have in place
             of an event time, in words. Otherwise empty.
@@ -42,6 +43,7 @@ class JobReport:
     records_per_s: float
     learned: Mapping[str, float] = field(default_factory=dict)
     processed: Mapping[str, int] | None = None
+    late_for_window: Mapping[str, int] = field(default_factory=dict)
     waits_for: str = ""
     all_quarantined: str = ""
 
@@ -57,6 +59,7 @@ class JobReport:
             **({"all_quarantined": self.all_quarantined} if self.all_quarantined else {}),
             **self.learned,
             **({} if self.processed is None else {"processed": dict(self.processed)}),
+            **({"late_for_window": dict(late)} if (late := self.late_for_window) else {}),
         }
 
 

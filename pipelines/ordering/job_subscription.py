@@ -11,6 +11,7 @@ checkpoint was lost comes again, and is counted.
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 from uuid import uuid4
 
@@ -40,7 +41,7 @@ from sequitur.kafka.partition import SourcePartition
 from sequitur.pipelines.ordering.job_input import input_topics
 from sequitur.pipelines.rows.columns import SOURCE_ORDER, sources
 from sequitur.pipelines.rows.run_rows import Part, RunRows
-from sequitur.pipelines.store.job_identity import NO_FORMER_JOB, FormerJob
+from sequitur.pipelines.store.job_identity import NO_FORMER_JOB, FormerJob, SubscribedJob
 
 if TYPE_CHECKING:
     import contextlib
@@ -129,14 +130,14 @@ class JobSubscription(OwnedCursors[PartitionCursor]):
             for topic, partitions in sorted(written.items())
             for number in range(partitions)
         )
-        found = checkpoint.read_document(_DOCUMENT, dict)
-        if found is not None and found["subscription"] != self.name:
+        found = checkpoint.read_document(_DOCUMENT, partial(load, SubscribedJob))
+        if found is not None and found.subscription != self.name:
             raise SubscriptionError(
-                f"{checkpoint.root} is the checkpoint of subscription {found['subscription']!r}, "
+                f"{checkpoint.root} is the checkpoint of subscription {found.subscription!r}, "
                 f"and the job has subscription = {self.name!r}: set it back, or give the job a "
                 "checkpoint of its own"
             )
-        known = "" if found is None else found["id"]
+        known = "" if found is None else found.id
         if self._claimed_owner is None:
             self._check_same(checkpoint.root, known, head, done)
             epoch, self._claimed_owner = self.state.epoch, self._take()
@@ -148,16 +149,14 @@ class JobSubscription(OwnedCursors[PartitionCursor]):
         self._check_same(checkpoint.root, known, head, done)
         self.former = NO_FORMER_JOB
         if found is not None:
-            self.former = load(FormerJob, found["former"])
+            self.former = found.former
         elif head is None:
             state = self.state
             self.former = FormerJob(state.lives, state.transaction, state.transactions)
         if found is None:
             known = uuid4().hex
-            checkpoint.write_document(
-                _DOCUMENT,
-                {"subscription": self.name, "id": known, "former": dump(self.former)},
-            )
+            job = SubscribedJob(self.name, known, self.former)
+            checkpoint.write_document(_DOCUMENT, dump(job))
         step = -1 if head is None else self.state.step
         if (known, step) != (self.state.checkpoint, self.state.step):
             # Before the first step: else a life that dies after it would not know its own cursors.

@@ -78,8 +78,8 @@ class LoggedSteps(LogEnd[StepEntry, StepDone]):
             self._checkpoint.check_whole(self.entry, is_done=self.is_entry_done)
         self._checkpoint.check_files(*(one.run for one in self.staged if one.run is not None))
 
-    def write_staged(self, staged: StagedStep) -> None:
-        self._checkpoint.write_staged(staged)
+    def write_staged(self, staged: StagedStep, *, is_run_synced: bool = True) -> None:
+        self._checkpoint.write_staged(staged, is_run_synced=is_run_synced)
         with self._lock:
             self.staged = (*self.staged, staged)
 

@@ -49,6 +49,7 @@ class ProcessStage:
 
     topology: Topology
     settings: ProcessSettings
+    drop_state: tuple[str, ...] = ()  # keyed bolts that are gone, whose state is dropped
 
 
 def open_engine(job: JobContext, process: ProcessStage | None) -> ReorderEngine:
@@ -130,6 +131,7 @@ def open_engine(job: JobContext, process: ProcessStage | None) -> ReorderEngine:
             limit_of=topics.record_limit,
             timestamps=settings.output_timestamp,
             outages=job.outages,
+            drop_state=process.drop_state,
         )
     return ReorderEngine(job, outputs, processing, log, partitions=begun, empty=empty)
 

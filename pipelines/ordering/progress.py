@@ -186,6 +186,8 @@ def report_table(report: Mapping[str, Any]) -> Table:
             if name.startswith("made") and not report["processed"]["made"]:
                 continue
             table.add_row(name.replace("_", " "), f"{count:,}")
+    for bolt, count in sorted(report.get("late_for_window", {}).items()):
+        table.add_row(f"late for a window of {bolt}", f"{count:,}")
     table.add_section()
     table.add_row("frontier", instant(report["frontier_ms"]))
     if report.get("waits_for"):

@@ -130,6 +130,8 @@ def run_reorder(
         require_name(job)
         engine = open_engine(job, process)
         measure.empty_partitions = engine.empty_partitions
+        measure.show_late(lambda: engine.late_for_window)
+        measure.show_keys(lambda: engine.keys)
         read_before = engine.totals.read
         with (
             contextlib.suppress(StopRequestedError),
@@ -150,6 +152,8 @@ def run_reorder(
                     engine.drain()
                 if available_now or drain:
                     engine.process_pending(stop.wait)
+                if drain:
+                    engine.close_windows(stop.wait)
                 engine.tidy()
     return engine.report(read_before, time.monotonic() - begun)
 

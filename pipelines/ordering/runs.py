@@ -188,6 +188,7 @@ class Staged:
     # counts of its rows; those older than the frontier count as late until judged
     totals: Totals
     run: Run
+    is_synced: bool  # whether the run's files outlast a power cut
     first_behind_ms: int  # smallest event time of the rows older than the frontier, if any
     # greatest usable event time of each source partition, late rows included
     max_event_time_ms: Mapping[SourcePartition, int | None]
@@ -265,7 +266,15 @@ def _staged(
         for source, (rows, size) in one.counted.items():
             before = counted.get(source, (0, 0))
             counted[source] = before[0] + rows, before[1] + size
-    return Staged(totals, run, first_behind_ms, maxima, _lateness(found), counted)
+    return Staged(
+        totals,
+        run,
+        all(one.is_synced for one in found),
+        first_behind_ms,
+        maxima,
+        _lateness(found),
+        counted,
+    )
 
 
 def _lateness(found: Sequence[Summary]) -> Mapping[SourcePartition, StepLateness]:

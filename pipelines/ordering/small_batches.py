@@ -177,23 +177,32 @@ class KafkaRanges:
         most_bytes: int | None = None,
         reached: dict[SourcePartition, int] | None = None,
     ) -> Iterator[pa.RecordBatch]:
-        """Yield the rows of ranges as they arrive; see `read` and `Reader.columns`."""
+        """Yield the rows of ranges as they arrive; see `read` and `Reader.together`."""
         if self._partitioner.partitions != partitions:
             self._partitioner = KeyPartitioner(partitions)
-        for where, columns in self._reader.columns(spans, most_bytes, reached):
-            yield rows_of(where, columns, self._partitioner)
+        for parts, columns in self._reader.together(spans, most_bytes, reached):
+            yield rows_of(parts, columns, self._partitioner)
 
 
 def rows_of(
-    where: SourcePartition, columns: RecordColumns, partitioner: KeyPartitioner
+    parts: Sequence[tuple[SourcePartition, int]],
+    columns: RecordColumns,
+    partitioner: KeyPartitioner,
 ) -> pa.RecordBatch:
-    """Return records of a partition as rows, with the columns of `READ_SCHEMA`."""
-    count = len(columns)
-    numbers = np.full(count, where.partition, np.int64)
+    """Return records as rows, with the columns of `READ_SCHEMA`.
+
+    Args:
+        parts: How many of the records are of which partition, in their order.
+        columns: The records.
+        partitioner: Places them in the output.
+    """
+    counts = [count for _, count in parts]
+    numbers = np.repeat(np.array([where.partition for where, _ in parts], np.int64), counts)
+    topics = [pa.repeat(pa.scalar(where.topic, pa.string()), count) for where, count in parts]
     outputs = outputs_of(partitioner, columns.keys.each(), numbers)
     return pa.RecordBatch.from_arrays(
         [
-            pa.repeat(pa.scalar(where.topic, pa.string()), count),
+            pa.concat_arrays([pa.array([], pa.string()), *topics]),
             pa.array(numbers, pa.int32()),
             pa.array(columns.offsets, pa.int64()),
             pa.array(columns.timestamps_ms, pa.int64()),

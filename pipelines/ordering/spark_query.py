@@ -20,7 +20,7 @@ from sequitur.kafka.error_codes import Action, Request, codes_of, java_exception
 from sequitur.pipelines._stop import StopRequestedError
 from sequitur.pipelines.ordering.restarts import POLL_S, Ticks
 from sequitur.pipelines.session import log_level
-from sequitur.pipelines.spark.callbacks import calling_connection, forget
+from sequitur.pipelines.spark.callbacks import calling_connection, for_each_batch, forget
 from sequitur.pipelines.spark.tasks import reason_of, text_of
 
 if TYPE_CHECKING:
@@ -113,10 +113,10 @@ def _as_option(begin: Begin) -> str | None:
 
 
 class Batches:
-    """What `foreachBatch` calls: it has the engine run batches, and keeps the error of one.
+    """What a query calls with each batch: it has the engine run it, and keeps the error of one.
 
-    Spark would only describe the error. The DataFrame that Spark passes is never run: the engine
-    reads the ranges that are planned.
+    Spark would only describe the error. Spark's rows are never asked for: the engine reads the
+    ranges that are planned.
     """
 
     def __init__(self, engine: ReorderEngine, size: BatchSize | None) -> None:
@@ -125,6 +125,7 @@ class Batches:
         self._query: StreamingQuery | None = None
         self._is_started = threading.Event()
         self._connection: Any = None
+        self._limit = self.first_rows
         self.error: Exception | None = None
 
     @property
@@ -137,33 +138,39 @@ class Batches:
         self._query = query
         self._is_started.set()
 
-    def __call__(self, rows: DataFrame, batch_id: int) -> None:
-        self._connection = calling_connection(rows.sparkSession)
+    def __call__(self, spark: SparkSession, batch_id: int) -> None:
+        self._connection = calling_connection(spark)
         try:
             staged = self._engine.run_batch(batch_id)
             if staged is not None and staged.run is not None and self._size is not None:
                 self._size.take(staged.counts.read, staged.run.size_bytes)
-                self._is_started.wait(_START_TIMEOUT_S)
-                limit_batches(rows.sparkSession, self._query, self._size.rows)
+                self._limit_next(spark, self._size.rows)
         except Exception as error:  # noqa: BLE001 - kept, and told by the job
             self.error = error
             # Spark matches the text of the error, with its traceback, against an expression on
             # which its thread's stack may overflow. Nothing reads what Spark makes of it.
             raise RuntimeError("the batch failed") from None
 
+    def _limit_next(self, spark: SparkSession, rows: int) -> None:
+        """Let the next batches have so many rows, unless they may: that takes many calls."""
+        if rows == self._limit:
+            return
+        self._is_started.wait(_START_TIMEOUT_S)
+        if self._query is not None:  # else not started yet, after a minute: they stay small for now
+            limit_batches(spark, self._query, rows)
+            self._limit = rows
+
     def forget(self, spark: SparkSession) -> None:
         """Drop the references that keep the job in memory, once the query is over."""
         forget(spark, self, self._connection)
 
 
-def limit_batches(spark: SparkSession, query: StreamingQuery | None, rows: int) -> None:
+def limit_batches(spark: SparkSession, query: StreamingQuery, rows: int) -> None:
     """Let the next batches of a query read at most so many rows; to be called within a batch.
 
     Spark asks a source for its limit once, when the query starts, and keeps it by the source. That
     map is replaced between two batches, by the thread that reads it.
     """
-    if query is None:
-        return  # not started yet, after a minute: batches stay small for now
     jvm: Any = spark.sparkContext._jvm  # noqa: SLF001 - Spark has no setting for it
     execution = query._jsq.streamingQuery()  # noqa: SLF001
     limit = jvm.org.apache.spark.sql.connector.read.streaming.ReadLimit.maxRows(rows)
@@ -190,11 +197,9 @@ def start_query(
         starting_offsets=starting_offsets,
         most_rows=batches.first_rows,
     )
-    writer = (
-        planned.writeStream.queryName(f"reorder {settings.output_topic}")
-        .foreachBatch(batches)
-        .option("checkpointLocation", spark_folder)
-    )
+    named = planned.writeStream.queryName(f"reorder {settings.output_topic}")
+    writer = named.option("checkpointLocation", spark_folder)
+    for_each_batch(spark, writer, batches)
     if job.is_bounded:
         writer = writer.trigger(availableNow=True)
     else:

@@ -15,10 +15,9 @@ from __future__ import annotations
 
 import contextlib
 import time
-from dataclasses import asdict
 from typing import TYPE_CHECKING, Final
 
-from msgspec.structs import replace
+from msgspec.structs import asdict, replace
 
 from sequitur.consumer.reorder.clock import EventClock
 from sequitur.consumer.reorder.late_policy import ROUTES, Output
@@ -178,7 +177,7 @@ class Steps:
             counted=found.counted,
             output_partitions=self._partitions,
         )
-        self._log.write_staged(staged)
+        self._log.write_staged(staged, is_run_synced=found.is_synced)
         return staged
 
     def _spans(
@@ -395,6 +394,14 @@ class Steps:
         if clock.frontier_ms == entry.frontier_ms:
             return False
         return self.run_quiet(StepKind.DRAIN, entry, clock, self._job.now_ms())
+
+    def close_windows(self) -> bool:
+        """Close the windows of bolts, at the end of a drain; return whether there may be any."""
+        before = self._log.settled()
+        if before is None or self._processing is None or not self._processing.has_windows:
+            return False
+        self.run(self._next(StepKind.CLOSE, before, before.clock))
+        return True
 
     def is_process_due(self, now_ms: int) -> bool:
         """Tell whether a retry or a tick is due."""

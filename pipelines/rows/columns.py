@@ -28,6 +28,8 @@ SOURCE_COLUMNS: Final = (
 SOURCE_ORDER: Final = ("topic", "partition", "offset")
 RELEASE_ORDER: Final = ("event_time_ms", *SOURCE_ORDER)
 """A total order, so that a repeated step gives the same rows in the same order."""
+OWN_TIME: Final = "own_time_ms"
+"""The event time of a row that a bolt made, if it is not `event_time_ms`; else it is null."""
 RUN_ARROW_SCHEMA: Final = pa.schema(
     [
         ("topic", pa.string()),

@@ -6,7 +6,7 @@ The late judge, `sequitur.consumer.reorder.lateness`, says what a row counts as.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -59,6 +59,7 @@ _BIN_LIMITS: Final = np.array([bin_limit_ms(number) for number in range(LAST_BIN
 class Summary:
     file: str | None = None  # name of the file it wrote; None when there were no rows
     size_bytes: int = 0
+    is_synced: bool = True  # whether the file outlasts a power cut
     read: int = 0
     reasons: dict[str, int] = field(default_factory=dict)  # rows of these by reason
     # smallest and greatest event time on time; None without any
@@ -96,7 +97,7 @@ class RunWriter:
     dates_tombstones: bool = False
     # rows that have to come out before tombstones; None: only those of the batch
     held: HeldRows | None = None
-    keeps: bool = False  # whether this process keeps the rows in memory, too, as it reads them soon
+    keeps: bool = False  # whether the driver writes them, and keeps them in memory; see `PartFile`
 
     def write(self, batches: Iterator[pa.RecordBatch]) -> Summary:
         """Write batches into one file, each chunk of them sorted, and say what was in them.
@@ -109,17 +110,19 @@ class RunWriter:
             self.folder, RUN_ARROW_SCHEMA, self.limits.row_group_rows, keeps=self.keeps
         ) as file:
             for chunk in tables_up_to(batches, self.limits.chunk_bytes):
-                if len(rows := self._not_acked(chunk, summary)):
+                if (rows := self._not_acked(chunk, summary)) is not None:
                     for part in self._staged(rows, summary, newest):
                         file.write(part)
         summary.file, summary.size_bytes = file.name, file.size_bytes
+        summary.is_synced = not self.keeps
         return summary
 
-    def _not_acked(self, rows: pa.Table, summary: Summary) -> pa.Table:
-        """Count rows by source partition; return those that are not acked."""
-        sizes, offsets = payload_sizes(rows), rows["offset"].to_numpy()
+    def _not_acked(self, rows: pa.Table, summary: Summary) -> _Chunk | None:
+        """Count rows by source partition; return those that are not acked, None without any."""
+        chunk = _Chunk.of(rows)
+        sizes, offsets = chunk.sizes, rows["offset"].to_numpy()
         is_acked = np.zeros(len(rows), np.bool_)
-        for source, place in sources(rows):
+        for source, place in chunk.sources:
             before, size = summary.counted.get(source, (0, 0))
             read = len(offsets[place])
             summary.counted[source] = before + read, size + int(sizes[place].sum())
@@ -127,26 +130,27 @@ class RunWriter:
                 is_acked[place] = in_ranges(offsets[place], *self.acked[source])
         skipped = int(np.count_nonzero(is_acked))
         if not skipped:
-            return rows
+            return chunk
         summary.skipped += skipped
         summary.read += skipped
-        return rows.filter(pa.array(~is_acked))
+        kept = rows.filter(pa.array(~is_acked))
+        return _Chunk.of(kept) if len(kept) else None
 
-    def _staged(self, rows: pa.Table, summary: Summary, newest: NewestOfKeys) -> Iterator[pa.Table]:
+    def _staged(self, chunk: _Chunk, summary: Summary, newest: NewestOfKeys) -> Iterator[pa.Table]:
         """Sort the rows of a chunk as they stand in the run, and count them in passing.
 
         Rows with a reason come first, in row groups of their own, so that they can be read alone.
         """
+        rows, sizes = chunk.rows, chunk.sizes
         times, reasons = self._event_times(rows)
         if self.dates_tombstones:
             self._date_tombstones(rows, times, reasons, newest)
-        sizes = payload_sizes(rows)
         self._mark(rows, times, reasons, sizes)
         behind = reasons == _LATE
         usable = behind | (reasons == _NO_REASON)
         times[~usable] = _NO_TIME
         _count(summary, times, reasons, usable, behind)
-        for source, place in sources(rows):
+        for source, place in chunk.sources:
             self._look_at(summary, source, times[place][usable[place]])
         outputs = rows["output_partition"].to_numpy()
         # Stable, so that rows of one source partition stay in the order of their offsets.
@@ -252,6 +256,18 @@ class RunWriter:
                 bins[int(number)] = bins.get(int(number), 0) + int(count)
         late += int(np.count_nonzero(is_behind(times, self.clock.frontier_ms)))
         summary.lateness[source] = (rows + len(times), late, bins)
+
+
+class _Chunk(NamedTuple):
+    """Rows that are staged at once, and what is needed of them several times."""
+
+    rows: pa.Table
+    sizes: Longs
+    sources: list[tuple[SourcePartition, Any]]  # see `columns.sources`
+
+    @classmethod
+    def of(cls, rows: pa.Table) -> _Chunk:
+        return cls(rows, payload_sizes(rows), [*sources(rows)])
 
 
 class NewestOfKeys:

@@ -26,6 +26,7 @@ from sequitur.consumer.reorder.reasons import (
     REASON_HEADER,
 )
 from sequitur.pipelines.rows.columns import (
+    OWN_TIME,
     RELEASE_ORDER,
     ROW_LIMITS,
     RUN_ARROW_SCHEMA,
@@ -196,6 +197,25 @@ class _LaidOutOnce:
                 reached += batch.rows
             self._found = found  # only once it is whole: after an error no call may get a part
         return iter(self._found[place])
+
+
+class OutputSelection(Selection):
+    """Rows that bolts made. Some have event times of their own, by which they are not sorted."""
+
+    __slots__ = ()
+
+    def _columns(self, rule: TimestampRule) -> tuple[str, ...]:
+        return (*super()._columns(rule), OWN_TIME)
+
+    def _stamped(
+        self, rows: pa.Table, headers: Headers, rule: TimestampRule
+    ) -> tuple[Longs, Headers]:
+        own = rows[OWN_TIME]
+        if own.null_count < len(own):
+            place = rows.schema.get_field_index("event_time_ms")
+            times = pc.coalesce(own, rows["event_time_ms"])
+            rows = rows.set_column(place, "event_time_ms", times)
+        return with_timestamps(rows, headers, rule)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

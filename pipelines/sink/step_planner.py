@@ -32,13 +32,13 @@ from sequitur.kafka.producer_ids import Untold
 from sequitur.kafka.record_format import following
 from sequitur.pipelines.sink.step_plans import (
     ANEW,
+    IdentityOwner,
     SequenceEnds,
     StepPlan,
     TopicPlan,
     check_held,
     not_allowed,
 )
-from sequitur.pipelines.store.documents import check_format
 from sequitur.pipelines.store.owned_folder import step_name
 
 if TYPE_CHECKING:
@@ -51,7 +51,6 @@ if TYPE_CHECKING:
 
 
 _Found = TypeVar("_Found")
-_FORMAT: Final = 1
 _OUTPUTS: Final = "outputs.json"
 _SUFFIX: Final = ".identity"
 _DELETED_AFTER_S: Final = 10.0
@@ -178,18 +177,16 @@ class StepPlanner:
     async def _open(self, connections: Connections, topics: Mapping[str, int]) -> None:
         await self._refresh(connections, topics)
         cluster = connections.wire.cluster_id
-        found = self._documents.read_document(_OUTPUTS, job_of)
+        found = self._documents.read_document(_OUTPUTS, partial(load, IdentityOwner))
         if found is None:
-            document = {"format": _FORMAT, "app": self._app, "cluster": cluster}
-            self._documents.write_document(_OUTPUTS, document)
-            found = self._app, cluster
-        app, known = found
-        if app != self._app:
+            found = IdentityOwner(self._app, cluster)
+            self._documents.write_document(_OUTPUTS, dump(found))
+        if found.app != self._app:
             raise CheckpointError(
-                f"{self._documents.root} belongs to a job with app = {app!r}, not {self._app!r}: "
-                "its producer id belongs to that name"
+                f"{self._documents.root} belongs to a job with app = {found.app!r}, not "
+                f"{self._app!r}: its producer id belongs to that name"
             )
-        self._check_cluster(known, cluster)
+        self._check_cluster(found.cluster, cluster)
         if self._identity is None:
             name = f"{self._app}{_SUFFIX}"
             try:
@@ -330,12 +327,6 @@ class StepPlanner:
 
 def partitions_of(topics: Mapping[str, int]) -> list[OutputPartition]:
     return [OutputPartition(name, one) for name, count in topics.items() for one in range(count)]
-
-
-def job_of(document: Mapping[str, Any]) -> tuple[str, str | None]:
-    """Return the name of the job and the id of the cluster from a document."""
-    check_format(document, _FORMAT)
-    return str(document["app"]), document["cluster"]
 
 
 def _name(step: int) -> str:

@@ -32,6 +32,15 @@ OLDER_COPY: Final = (
 )
 
 
+class IdentityOwner(Struct, frozen=True, tag_field="format", tag=1):
+    """The name and the Kafka cluster that a producer id belongs to."""
+
+    TITLE: ClassVar = "owner of a producer id"
+
+    app: str
+    cluster: str | None
+
+
 class TopicPlan(Struct, frozen=True, rename={"topic_id": "id"}):
     topic_id: str | None  # the brokers' id of the topic, hexadecimal; None where they give none
     firsts: tuple[int, ...]  # of each partition the sequence of the step's first row

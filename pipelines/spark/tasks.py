@@ -111,6 +111,15 @@ class SparkWorkers:
         return parallelism(self._spark)
 
     @property
+    def processes_a_host(self) -> int:
+        context: Any = self._spark.sparkContext
+        status = context._jsc.sc().statusTracker()  # noqa: SLF001 - Python's has no executors
+        hosts = [one.host() for one in status.getExecutorInfos()]
+        if len(hosts) > 1:  # one of them is the driver, which runs no tasks beside executors
+            hosts.remove(context.getConf().get("spark.driver.host", hosts[0]))
+        return -(-self.parallelism // len(set(hosts)))
+
+    @property
     def master(self) -> str:
         return str(self._spark.sparkContext.master)
 

@@ -4,26 +4,22 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar, Final, Self, TypeAlias
+from typing import Any, ClassVar, Final, TypeAlias
 
 from msgspec import Struct
 
-from sequitur.pipelines.spark_sink.batch_source import BatchSource, source_of
-from sequitur.pipelines.store.documents import check_format
+from sequitur.base.stored import dump
+from sequitur.pipelines.spark_sink.batch_source import BatchSource, NamedBatch, StreamBatch
 
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-
-RowGroup: TypeAlias = "tuple[tuple[int, int], ...]"
+RowGroup: TypeAlias = tuple[tuple[int, int], ...]
 """Of a row group: each partition that has rows in it, in order, and how many."""
 
 _BATCH_FORMAT: Final = 1
+_KIND: Final = "type"
+"""The tag of sources: a stored one has none, for its fields say what it is."""
 
 
-@dataclass(frozen=True, slots=True)
-class StagedFile:
+class StagedFile(Struct, frozen=True):
     name: str  # its name in the folder of its batch
     size_bytes: int
     # its row groups; a partition's rows are in their order in it
@@ -39,9 +35,10 @@ class StagedFile:
         return found
 
 
-@dataclass(frozen=True, slots=True)
-class StagedBatch:
+class StagedBatch(Struct, frozen=True, tag_field="format", tag=_BATCH_FORMAT):
     """A document in `staged/`: once it is there, Spark's rows of the batch do not count."""
+
+    TITLE: ClassVar = "staged batch"
 
     step: int  # its number in the sink's checkpoint
     source: BatchSource
@@ -62,31 +59,26 @@ class StagedBatch:
     def size_bytes(self) -> int:
         return sum(file.size_bytes for file in self.files)
 
-    def to_document(self) -> dict[str, Any]:
-        """Return it as a JSON document."""
+    def to_stored(self) -> dict[str, Any]:
+        source = dump(self.source)
+        del source[_KIND]
         return {
             "format": _BATCH_FORMAT,
-            "step": self.step,
-            "source": self.source.to_document(),
-            "partitions": self.partitions,
-            "folder": self.folder,
-            "files": {file.name: [file.size_bytes, file.groups] for file in self.files},
+            **{name: getattr(self, name) for name in self.__struct_fields__},
+            "source": source,
+            "files": {file.name: (file.size_bytes, file.groups) for file in self.files},
         }
 
     @classmethod
-    def from_document(cls, document: Mapping[str, Any]) -> Self:
-        """Read `to_document` back."""
-        check_format(document, _BATCH_FORMAT)
-        return cls(
-            step=document["step"],
-            source=source_of(document["source"]),
-            partitions=document["partitions"],
-            folder=document["folder"],
-            files=tuple(
-                StagedFile(name, size_bytes, tuple(_group(one) for one in groups))
-                for name, (size_bytes, groups) in document["files"].items()
-            ),
-        )
+    def from_stored(cls, stored: Mapping[str, Any]) -> dict[str, Any]:
+        files = [
+            {"name": name, "size_bytes": size_bytes, "groups": groups}
+            for name, (size_bytes, groups) in stored["files"].items()
+        ]
+        source = stored["source"]
+        kind: type[Struct] = NamedBatch if "name" in source else StreamBatch
+        fields = {name: source[name] for name in kind.__struct_encode_fields__}
+        return {**stored, "source": {_KIND: kind.__name__, **fields}, "files": files}
 
 
 class BatchDone(Struct, frozen=True, tag_field="format", tag=_BATCH_FORMAT):
@@ -99,8 +91,13 @@ class BatchDone(Struct, frozen=True, tag_field="format", tag=_BATCH_FORMAT):
     sent: Mapping[str, Any] | None  # how far sequences have got; None before the first rows
 
 
+class WrittenName(Struct, frozen=True):
+    """A document in `names/`."""
+
+    TITLE: ClassVar = "name of a batch"
+
+    name: str
+    step: int  # the one that wrote it
+
+
 NOTHING_DONE: Final = BatchDone(-1, 0, None)
-
-
-def _group(pairs: Sequence[Sequence[int]]) -> RowGroup:
-    return tuple((partition, rows) for partition, rows in pairs)

@@ -5,35 +5,24 @@ Pure: other modules ask Spark, and read the checkpoint.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TypeAlias
+
+from msgspec import Struct
 
 from sequitur.errors import WrongBatchError
 
-if TYPE_CHECKING:
-    from collections.abc import Mapping
 
-
-@dataclass(frozen=True, slots=True)
-class StreamBatch:
+class StreamBatch(Struct, frozen=True, tag=True, rename={"batch_id": "batch"}):
     query: str  # the query's id, which its own checkpoint keeps
     batch_id: int
     # names what Spark has planned to read in it; None where that is not known
     plan: str | None = None
-    # the run of the query that gives it, another one after each start; None where that is not
-    # known. A run gives a batch once
-    run: str | None = field(default=None, compare=False)
 
     def __str__(self) -> str:
         return f"batch {self.batch_id}"
 
-    def to_document(self) -> dict[str, Any]:
-        """Return it for a JSON document."""
-        return {"query": self.query, "batch": self.batch_id, "plan": self.plan}
 
-
-@dataclass(frozen=True, slots=True)
-class NamedBatch:
+class NamedBatch(Struct, frozen=True, tag=True):
     """A DataFrame that is written once, under a name."""
 
     name: str
@@ -41,19 +30,8 @@ class NamedBatch:
     def __str__(self) -> str:
         return f"batch {self.name!r}"
 
-    def to_document(self) -> dict[str, Any]:
-        """Return it for a JSON document."""
-        return {"name": self.name}
-
 
 BatchSource: TypeAlias = StreamBatch | NamedBatch
-
-
-def source_of(document: Mapping[str, Any]) -> BatchSource:
-    """Read `to_document` back."""
-    if "name" in document:
-        return NamedBatch(document["name"])
-    return StreamBatch(document["query"], document["batch"], document["plan"])
 
 
 def is_repeated(

@@ -102,16 +102,16 @@ class ExactlyOnceKafka:
         """Write a batch of `foreachBatch`; skip one that is written already."""
         spark = _session_of(rows)
         with self._lock, self._at_work(spark) as steps:
-            batch = stream_batch(spark, batch_id)
+            batch, run = stream_batch(spark, batch_id)
             # A run of a query gives a batch once, so these are more rows of it and not a repeat.
-            if batch.run is not None and self._written == (batch.run, batch_id):
+            if run is not None and self._written == (run, batch_id):
                 raise WrongBatchError(
                     f"{batch} was given to this sink already: it takes one DataFrame a batch. "
                     "Unite them, or give each a sink with a checkpoint of its own"
                 )
             if not self._is_repeated(steps, batch):
                 steps.write(rows, batch, self._order_by)
-            self._written = None if batch.run is None else (batch.run, batch_id)
+            self._written = None if run is None else (run, batch_id)
 
     def write(self, rows: DataFrame, *, name: str) -> BatchWritten:
         """Write a DataFrame once. If the name was written before, nothing is done.

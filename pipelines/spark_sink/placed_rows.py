@@ -22,7 +22,7 @@ from sequitur.pipelines.spark.tasks import parallelism
 from sequitur.pipelines.spark_sink.staged_rows import placed_by_key
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Sequence
 
     from pyspark.sql import DataFrame
 
@@ -78,7 +78,8 @@ def rows_to_stage(rows: DataFrame, partitions: int, order_by: Sequence[str | Col
 
     Keys go where Kafka's own clients send them. A row without a key goes where a checksum of its
     value says, which is the same on a repeat. Without `order_by` rows stay where Spark has them,
-    and `output_partition` is null where the key decides: a row's task looks at the key.
+    and `output_partition` is null where the key decides: a row's task looks at the key. Columns
+    that the rows do not have are left out.
 
     With `order_by` those of a partition are in one task, and in order. Rows that it does not tell
     apart are in the order in which Spark has them: by input partition, and within it as they were
@@ -94,12 +95,7 @@ def rows_to_stage(rows: DataFrame, partitions: int, order_by: Sequence[str | Col
         partition = F.col(_PARTITION)
     return rows.select(
         partition.alias("output_partition"),
-        _or_null(has, "key", "binary"),
-        _or_null(has, "value", "binary"),
-        _or_null(has, "headers", _TYPES["headers"][0]),
-        (F.unix_millis("timestamp") if "timestamp" in has else F.lit(None).cast("long")).alias(
-            "timestamp_ms"
-        ),
+        *(taken for name, taken in _taken() if name in has),
     )
 
 
@@ -134,8 +130,13 @@ def _by_key(partitions: int) -> Any:
     return made(placed, T.IntegerType())
 
 
-def _or_null(has: set[str], name: str, kind: str) -> Column:
-    return (F.col(name) if name in has else F.lit(None)).cast(kind).alias(name)
+def _taken() -> Iterator[tuple[str, Column]]:
+    """Yield columns as tasks get them, by their names in the user's rows."""
+    yield "key", F.col("key").cast("binary")
+    yield "value", F.col("value").cast("binary")
+    # For a batch with null lists Spark's writer of Arrow takes time by the square of its rows.
+    yield "headers", F.coalesce("headers", F.array().cast(_TYPES["headers"][0])).alias("headers")
+    yield "timestamp", F.unix_millis("timestamp").alias("timestamp_ms")
 
 
 def _is_wrong(found: T.DataType, expected: tuple[str, ...]) -> bool:

@@ -23,8 +23,11 @@ _FILES: Final = re.compile(r'\{"logOffset":(\d+)\}')
 """An offset of Spark's file source."""
 
 
-def stream_batch(spark: SparkSession, batch_id: int) -> StreamBatch:
-    """Return the query and the batch; call it in `foreachBatch`."""
+def stream_batch(spark: SparkSession, batch_id: int) -> tuple[StreamBatch, str | None]:
+    """Return the query and the batch, and the run of the query; call it in `foreachBatch`.
+
+    After each start there is another run, and a run gives a batch once. None if it is not known.
+    """
     query = spark.sparkContext.getLocalProperty(_QUERY_ID)
     if query is None:
         raise WrongBatchError(
@@ -33,7 +36,7 @@ def stream_batch(spark: SparkSession, batch_id: int) -> StreamBatch:
             "thread that it calls (PYSPARK_PIN_THREAD has to be true, which is the default)"
         )
     plan, run = _plan_and_run(spark, query, batch_id)
-    return StreamBatch(query, batch_id, plan, run)
+    return StreamBatch(query, batch_id, plan), run
 
 
 def _plan_and_run(spark: SparkSession, query: str, batch_id: int) -> tuple[str | None, str | None]:

@@ -15,11 +15,18 @@
 from __future__ import annotations
 
 import hashlib
+from functools import partial
 from typing import Final
 from uuid import uuid4
 
+from sequitur.base.stored import dump, load
 from sequitur.errors import CheckpointError
-from sequitur.pipelines.spark_sink.batch_documents import NOTHING_DONE, BatchDone, StagedBatch
+from sequitur.pipelines.spark_sink.batch_documents import (
+    NOTHING_DONE,
+    BatchDone,
+    StagedBatch,
+    WrittenName,
+)
 from sequitur.pipelines.spark_sink.batch_source import NamedBatch
 from sequitur.pipelines.store.step_folder import StepFolder
 
@@ -81,20 +88,19 @@ class SinkFolder(StepFolder[StagedBatch, BatchDone]):
 
     def write_entry(self, entry: StagedBatch) -> None:
         """Write which rows a batch has, once the rows outlast a power cut."""
-        self._storage.sync(f"{_ROWS}/{entry.folder}")
-        self._write_step("staged", entry)
+        self._write_step("staged", entry, [f"{_ROWS}/{entry.folder}"])
         self._sweeper.keep(entry.step, {_ROWS: {entry.folder}})
 
     def step_of(self, batch: NamedBatch) -> int | None:
         """Return the step that wrote a DataFrame; None if the name is new."""
-        found = self.read_document(_name_document(batch), lambda one: (one["name"], one["step"]))
-        return None if found is None else int(found[1])
+        found = self.read_document(_name_document(batch), partial(load, WrittenName))
+        return None if found is None else found.step
 
     def write_name(self, staged: StagedBatch) -> None:
         """Write in which step a DataFrame was written, before that step is done."""
         if isinstance(staged.source, NamedBatch) and self.step_of(staged.source) is None:
-            document = {"name": staged.source.name, "step": staged.step}
-            self.write_document(_name_document(staged.source), document)
+            written = WrittenName(staged.source.name, staged.step)
+            self.write_document(_name_document(staged.source), dump(written))
 
     def write_done(self, done: BatchDone) -> None:
         """Mark a batch as done, forget one that is long over, and drop the rows."""

@@ -150,8 +150,7 @@ class StagingWriter:
         counted: Counter[int] = Counter()
         with PartFile(self.folder, STAGED_SCHEMA, self.limits.group_rows) as file:
             for given in tables_up_to(batches, self.limits.group_bytes):
-                # A session may have 64-bit offsets (spark.sql.execution.arrow.useLargeVarTypes).
-                rows = self._by_partition(given.cast(STAGED_SCHEMA))
+                rows = self._by_partition(_whole(given))
                 refused = self.rules.refused(rows)
                 if refused is not None:
                     return StagedTask(refused=_named(rows, *refused, counted))
@@ -192,6 +191,20 @@ class StagingWriter:
         for block in packed(outputs, payload_sizes(rows), most_rows, limits.packed_bytes):
             for begin in range(block.start, block.stop, limits.group_rows):
                 yield rows.slice(begin, min(limits.group_rows, block.stop - begin))
+
+
+def _whole(given: pa.Table) -> pa.Table:
+    """Return rows with all columns: one that they do not have is null, as headers of no row are."""
+    has = dict(zip(given.column_names, given.columns, strict=True))
+    headers = has.get("headers")
+    if headers is not None and not pc.sum(pc.list_value_length(headers)).as_py():
+        del has["headers"]
+    columns = [
+        # A session may have 64-bit offsets (spark.sql.execution.arrow.useLargeVarTypes).
+        has[field.name].cast(field.type) if field.name in has else pa.nulls(len(given), field.type)
+        for field in STAGED_SCHEMA
+    ]
+    return pa.table(columns, schema=STAGED_SCHEMA)
 
 
 def placed_by_key(partitions: int, keys: pa.Array) -> pa.Array:

@@ -35,26 +35,28 @@ What keeps it whole while other processes are at work on it:
 from __future__ import annotations
 
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final, TypeVar
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, ClassVar, Final, TypeVar
 from uuid import uuid4
 
+from msgspec import Struct
 from msgspec.structs import replace
 
 from sequitur.base.stored import dump, load
 from sequitur.consumer.reorder.sorted_run import Run
 from sequitur.consumer.reorder.step_log import NOTHING_DONE, StagedStep, StepDone, StepEntry
 from sequitur.errors import CheckpointError
-from sequitur.pipelines.store.documents import BEGIN_ANEW, check_format
+from sequitur.pipelines.store.documents import BEGIN_ANEW
 from sequitur.pipelines.store.job_identity import begun_with, check_identity
 from sequitur.pipelines.store.owned_folder import as_text, step_name
 from sequitur.pipelines.store.part_files import forget
-from sequitur.pipelines.store.run_files import files_document, files_document_name, files_of
+from sequitur.pipelines.store.run_files import RunFiles, files_document_name, files_of
 from sequitur.pipelines.store.spark_part import SparkPart, files_around
 from sequitur.pipelines.store.step_folder import KEPT_STEPS, StepFolder
 from sequitur.pipelines.store.storage import OVERSIZED_FOLDER, sync
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Mapping
+    from collections.abc import Callable, Collection, Mapping, Sequence
 
     from sequitur.consumer.reorder.key_state import Fold
     from sequitur.consumer.reorder.step_log import Step
@@ -64,7 +66,6 @@ if TYPE_CHECKING:
 
 _TRANSACTIONS: Final = "transactions.json"
 PARTITIONS_DOCUMENT: Final = "partitions.json"
-_PARTITIONS_FORMAT: Final = 1
 _Found = TypeVar("_Found")
 
 
@@ -178,11 +179,12 @@ class Checkpoint(StepFolder[StepEntry, StepDone]):
         self._listed.add(run.name)
         return replace(run, files=files or {})
 
-    def _list_files(self, *runs: Run) -> None:
+    def _list_files(self, *runs: Run, lasts: bool = True) -> None:
         """Write down which files runs have, unless that is done."""
         for run in runs:
             if run.name not in self._listed:
-                self._storage.create(files_document_name(run), as_text(files_document(run)))
+                text = as_text(dump(RunFiles(run.files)))
+                self._storage.create(files_document_name(run), text, lasts=lasts)
                 self._listed.add(run.name)
 
     def check_log(self, entry: Step | None, batch_id: int | None = None) -> None:
@@ -200,23 +202,28 @@ class Checkpoint(StepFolder[StepEntry, StepDone]):
                 f"read and held rows is gone. {self._PUT_BACK}"
             )
 
-    def write_staged(self, staged: StagedStep) -> None:
-        """Log what a step staged; from then on Spark need not give its rows again."""
+    def write_staged(self, staged: StagedStep, *, is_run_synced: bool = True) -> None:
+        """Log what a step staged; from then on Spark need not give its rows again.
+
+        Tasks have synced the files that they wrote. What the driver has staged by itself is synced
+        here, all of it at once.
+        """
         # Staged rows count as read: Spark must not plan them anew.
-        source, batch_id = staged.source, staged.batch_id
-        is_sure = batch_id < 0 or self.spark.lasting.get(source) == batch_id
-        self._storage.sync(*([] if is_sure else files_around(source, batch_id)))
-        if staged.run is not None:
-            # The tasks have synced the files; this syncs their names, too.
-            self._list_files(staged.run)
-            sync(self.location("runs"))
-        self._write_step("staged", staged)
+        after = [] if staged.batch_id < 0 else files_around(staged.source, staged.batch_id)
+        run = staged.run
+        if run is not None:
+            self._list_files(run, lasts=is_run_synced)
+            if is_run_synced:
+                sync(self.location("runs"))
+            else:
+                after.append(_folder(run))
+        self._write_or_drop("staged", staged, after, () if run is None else (_folder(run),))
 
     def write_entry(self, entry: StepEntry) -> None:
         """Log what a step decided, and drop what no step from it on will read."""
-        self._storage.sync(*(f"{folder}/{entry.name}" for folder in ("behind", "repeats", "keys")))
         self._list_files(*entry.runs)
-        self._write_step("frontier", entry)
+        own = [f"{folder}/{entry.name}" for folder in ("behind", "repeats", "keys")]
+        self._write_or_drop("frontier", entry, own, own)
         keys = () if entry.keys is None else entry.keys.folds
         runs, folds = {run.name for run in entry.runs}, {fold.name for fold in keys}
         self._listed = {one for one in self._listed if one in runs or one > entry.name}
@@ -233,6 +240,19 @@ class Checkpoint(StepFolder[StepEntry, StepDone]):
         self._sweeper.keep(entry.step, kept)
         self._sweeper.keep_source(entry.source)
 
+    def _write_or_drop(
+        self, folder: str, document: Step, after: Sequence[str], attempt: Sequence[str]
+    ) -> None:
+        """Write a step's document; if the disk has no room, delete the folders of the attempt."""
+        try:
+            self._write_step(folder, document, after)
+        except OSError:
+            is_local = isinstance(self.location(), Path)
+            if is_local and not self._storage.exists(f"{folder}/{step_name(document.step)}"):
+                for name in attempt:
+                    self.drop_attempt(name)
+            raise
+
     def tidy(self, entry: StepEntry) -> None:
         """Delete what no later step will read, once this step is done for good."""
         runs = {run.name for run in entry.kept_runs}
@@ -240,7 +260,7 @@ class Checkpoint(StepFolder[StepEntry, StepDone]):
 
     def note_partitions(self, *, used: int, there: int) -> None:
         """Note for `inspect` how many output partitions get rows, and how many there are."""
-        self._storage.replace(PARTITIONS_DOCUMENT, as_text(partitions_document(used, there)))
+        self._storage.replace(PARTITIONS_DOCUMENT, as_text(dump(OutputPartitions(used, there))))
 
     def processed(self, step: int, meaning: Callable[[dict[str, Any]], _Found]) -> _Found | None:
         """Return what became of a step's events; None if it is not known yet."""
@@ -265,11 +285,11 @@ class Checkpoint(StepFolder[StepEntry, StepDone]):
             keys: The folders in `keyed/` that later steps need; None without keyed bolts.
         """
         own = () if written is None else (written,)
-        self._storage.sync(*(f"topology/{name}" for name in own))
+        new = () if keys is None else [name for name in keys if name not in self._synced]
+        after = [*(f"topology/{name}" for name in own), *(f"keyed/{name}" for name in new)]
+        self.write_document(f"processed/{step_name(step)}", document, after)
         if keys is not None:
-            self._storage.sync(*(f"keyed/{name}" for name in keys if name not in self._synced))
             self._synced = set(keys)
-        self.write_document(f"processed/{step_name(step)}", document)
         self._sweeper.keep(step, {"topology": {*own, *kept}})
         if keys is not None:
             self._sweeper.keep(step, {"keyed": keys})
@@ -299,8 +319,8 @@ class Checkpoint(StepFolder[StepEntry, StepDone]):
     def write_prepared(
         self, step: int, attempt: int, document: Mapping[str, Any], *, written: str
     ) -> None:
-        self._storage.sync(f"topology/{written}")
-        self.write_document(f"prepared/{_attempt_name(step, attempt)}", document)
+        name = f"prepared/{_attempt_name(step, attempt)}"
+        self.write_document(name, document, [f"topology/{written}"])
 
     def drop_prepared(self, step: int, attempt: int | None = None) -> None:
         """Forget what was prepared: it was not committed, or the step is processed."""
@@ -313,15 +333,17 @@ class Checkpoint(StepFolder[StepEntry, StepDone]):
         self._storage.delete_files(over)
 
 
-def partitions_document(used: int, there: int) -> dict[str, Any]:
-    """Return what `partitions.json` says: how many partitions get rows, and how many there are."""
-    return {"format": _PARTITIONS_FORMAT, "used": used, "there": there}
+class OutputPartitions(Struct, frozen=True, tag_field="format", tag=1):
+    """What `partitions.json` says of the output topic."""
 
+    TITLE: ClassVar = "output partitions"
 
-def empty_partitions(document: Mapping[str, Any]) -> int:
-    """Return how many partitions stay empty."""
-    check_format(document, _PARTITIONS_FORMAT)
-    return int(document["there"]) - int(document["used"])
+    used: int  # how many get rows
+    there: int
+
+    @property
+    def empty(self) -> int:
+        return self.there - self.used
 
 
 def _attempt_name(step: int, attempt: int) -> str:

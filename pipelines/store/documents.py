@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 from sequitur.errors import CheckpointError, StateFormatError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable
 
     from sequitur.pipelines.store.storage import SparkFolder
 
@@ -48,12 +48,6 @@ def read_document(
         raise CheckpointError(f"{where} cannot be read: {error}: {other_version}") from error
     except (AttributeError, TypeError, ValueError) as error:
         raise damaged(where, error) from error
-
-
-def check_format(document: Mapping[str, Any], known: int) -> None:
-    """Check that a document has the format that this version reads."""
-    if document.get("format") != known:
-        raise ValueError(f"it has format {document.get('format')}, this version reads {known}")
 
 
 def damaged(where: str, why: object) -> CheckpointError:

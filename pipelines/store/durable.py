@@ -21,7 +21,7 @@ from sequitur.errors import CheckpointError
 from sequitur.pipelines.store.sharing import make_folders, share
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Iterable, Iterator, Sequence
 
 
 __all__ = [
@@ -58,34 +58,50 @@ def sync_all(paths: Iterable[Path]) -> None:
             for below, _, names in os.walk(path, topdown=False):
                 for name in names:
                     with contextlib.suppress(FileNotFoundError):
-                        sync(Path(below, name))
-                sync(Path(below))
+                        _sync(Path(below, name))
+                _sync(Path(below))
             folders.add(path.parent)
         else:
             with contextlib.suppress(FileNotFoundError):
-                sync(path)
+                _sync(path)
                 folders.add(path.parent)
     for folder in sorted(folders):
-        sync(folder)
+        _sync(folder)
 
 
-def create(path: Path, text: str) -> bool:
+def _sync(path: Path) -> None:
+    with naming(path):
+        sync(path)
+
+
+def create(path: Path, text: str, after: Sequence[Path] = (), *, lasts: bool = True) -> bool:
     """Write a file whole or not at all, and never over another; when this returns it will last.
 
     By a link, which fails where the name is taken, on NFS, too: of many that create one file at
     once, one succeeds.
+
+    Args:
+        path: The file.
+        text: What it says.
+        after: What outlasts a power cut before the file has its name; see `sync_all`. It is synced
+            once the file's text is written: a disk takes all of that together.
+        lasts: Whether the file is synced. Else a power cut may leave it cut short, or not at all.
     """
     written = _hidden_name(path)
     try:
         with naming(path):
             written.write_text(text)
             share(written)
-            sync(written)
+        sync_all(after)
+        if lasts:
+            with naming(path):
+                sync(written)
         path.hardlink_to(written)
     except FileNotFoundError:
         if not path.parent.exists():
             raise
-        return create(path, text)  # another start deleted it as a dead writer's
+        # Another start deleted it as a dead writer's.
+        return create(path, text, after, lasts=lasts)
     except FileExistsError:
         # NFS may have made the link, and lost the answer.
         return path.samefile(written)
@@ -98,7 +114,8 @@ def create(path: Path, text: str) -> bool:
         raise
     finally:
         written.unlink(missing_ok=True)
-    sync(path.parent)
+    if lasts:
+        sync(path.parent)
     return True
 
 

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, ClassVar, Final
 
 from msgspec import Struct, structs
 
+from sequitur.base.stored import load
 from sequitur.consumer.reorder.event_time import current_identity
 from sequitur.consumer.topology.api.groupings import HASH_VERSION
 from sequitur.errors import CheckpointError
@@ -84,3 +85,17 @@ class FormerJob(Struct, frozen=True, forbid_unknown_fields=True):
 
 
 NO_FORMER_JOB: Final = FormerJob()
+
+
+class SubscribedJob(Struct, frozen=True):
+    """What `subscription.json` says."""
+
+    TITLE: ClassVar = "subscription of a job"
+
+    subscription: str
+    id: str  # by which the subscription knows the checkpoint
+    former: FormerJob
+
+    @classmethod
+    def from_stored(cls, stored: Mapping[str, Any]) -> dict[str, Any]:
+        return {**stored, "former": load(FormerJob, stored["former"])}

@@ -20,7 +20,7 @@ from sequitur.pipelines.store.ownership import HEARTBEATS_FOLDER, OWNERS_FOLDER,
 from sequitur.pipelines.store.storage import new_folder
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Mapping
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
     from sequitur.pipelines.store.storage import Location, Storage
 
@@ -113,10 +113,13 @@ class OwnedFolder:
         """Return the meaning of a document; None if there is none."""
         return read_document(self._storage, name, meaning, self._OTHER_VERSION)
 
-    def write_document(self, name: str, document: Mapping[str, Any]) -> None:
-        """Write a document, whole or not at all."""
+    def write_document(
+        self, name: str, document: Mapping[str, Any], after: Sequence[str] = ()
+    ) -> None:
+        """Write a document, whole or not at all, once what it rests on outlasts a power cut."""
         self.check_owner(may_know=True)
-        if not self._storage.create(name, as_text({**document, "life": self._ownership.life})):
+        text = as_text({**document, "life": self._ownership.life})
+        if not self._storage.create(name, text, after):
             self.check_owner()
             raise OwnershipError(
                 f"{self.root}/{name} is there already: a process that had this checkpoint before "

@@ -31,11 +31,12 @@ import contextlib
 import json
 import threading
 import time
-from dataclasses import asdict, dataclass
 from functools import partial
 from math import inf
-from typing import TYPE_CHECKING, Any, Final, Self
+from typing import TYPE_CHECKING, ClassVar, Final
 from uuid import uuid4
+
+from msgspec import Struct
 
 from sequitur.base.process import ProcessIdentity
 from sequitur.base.stored import dump, load
@@ -44,7 +45,7 @@ from sequitur.pipelines.store.documents import read_document
 from sequitur.pipelines.store.storage import is_remote
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable
 
     from sequitur.pipelines.store.storage import Storage
 
@@ -64,15 +65,12 @@ def _steady_s() -> float:
     return time.clock_gettime(getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC))
 
 
-@dataclass(frozen=True, slots=True)
-class _Beat:
+class _Beat(Struct, frozen=True):
+    TITLE: ClassVar = "heartbeat"
+
     count: int = 0
     at_ms: int = 0
     is_over: bool = False
-
-    @classmethod
-    def from_document(cls, document: Mapping[str, Any]) -> Self:
-        return cls(int(document["count"]), int(document["at_ms"]), bool(document["is_over"]))
 
 
 class Ownership:
@@ -184,7 +182,7 @@ class Ownership:
         self._beaten_s = begun_s
 
     def _write(self, beat: _Beat) -> None:
-        self._storage.replace(_heartbeat(self.generation), json.dumps(asdict(beat)) + "\n")
+        self._storage.replace(_heartbeat(self.generation), json.dumps(dump(beat)) + "\n")
 
 
 def refuse_if_owned(storage: Storage, *, stale_s: float = _STALE_S, watches: bool = True) -> None:
@@ -232,7 +230,7 @@ def _newest(storage: Storage) -> int:
 def _beat_of(storage: Storage, generation: int) -> _Beat:
     found = None
     with contextlib.suppress(OSError, CheckpointError):
-        found = read_document(storage, _heartbeat(generation), _Beat.from_document)
+        found = read_document(storage, _heartbeat(generation), partial(load, _Beat))
     return found or _Beat()  # it is about to be written, or its process died first
 
 

@@ -35,38 +35,41 @@ class KeptValues(Generic[_T]):
 
     def __init__(self, most_bytes: int) -> None:
         self._most_bytes = most_bytes
-        self._kept: dict[Location, tuple[_T, int]] = {}
-        self._by_folder: dict[Location, list[Location]] = {}
+        # By text: two paths that are the same are slow to compare, and a step looks at hundreds.
+        self._kept: dict[str, tuple[_T, int, str]] = {}
+        self._by_folder: dict[str, list[str]] = {}
         self._size_bytes = 0
         self._lock = threading.Lock()
         self.every.add(self)
 
     def get(self, path: Location) -> _T | None:
         """Return a file's value; None if it is not kept."""
-        found = self._kept.get(path)
+        found = self._kept.get(str(path))
         return None if found is None else found[0]
 
     def keep(self, path: Location, value: _T, size_bytes: int) -> None:
         """Keep a file's value, unless another thread has done so."""
+        name, folder = str(path), str(path.parent)
         with self._lock:
-            if path in self._kept:
+            if name in self._kept:
                 return
-            self._kept[path] = value, size_bytes
-            self._by_folder.setdefault(path.parent, []).append(path)
+            self._kept[name] = value, size_bytes, folder
+            self._by_folder.setdefault(folder, []).append(name)
             self._size_bytes += size_bytes
             while self._size_bytes > self._most_bytes and len(self._kept) > 1:
-                self._forget(oldest := next(iter(self._kept)))
-                self._by_folder[oldest.parent].remove(oldest)
-                if not self._by_folder[oldest.parent]:
-                    del self._by_folder[oldest.parent]
+                oldest, (_, _, own) = next(iter(self._kept.items()))
+                self._forget(oldest)
+                self._by_folder[own].remove(oldest)
+                if not self._by_folder[own]:
+                    del self._by_folder[own]
 
     def forget(self, folder: Location) -> None:
         with self._lock:
-            for path in self._by_folder.pop(folder, ()):
-                self._forget(path)
+            for name in self._by_folder.pop(str(folder), ()):
+                self._forget(name)
 
-    def _forget(self, path: Location) -> None:
-        self._size_bytes -= self._kept.pop(path)[1]
+    def _forget(self, name: str) -> None:
+        self._size_bytes -= self._kept.pop(name)[1]
 
 
 def forget(folder: Location) -> None:
@@ -181,7 +184,10 @@ class KeptRows:
             order = np.argsort(own)
             self._by_hash = own[order], order
         own, order = self._by_hash
-        firsts, stops = own.searchsorted(hashes), own.searchsorted(hashes, "right")
+        firsts = own.searchsorted(hashes)
+        if not (own.take(firsts, mode="clip") == hashes).any():
+            return _NOTHING  # as in most files
+        stops = own.searchsorted(hashes, "right")
         found = [
             order[first:stop]
             for first, stop in zip(firsts.tolist(), stops.tolist(), strict=True)
@@ -230,6 +236,9 @@ class PartFile:
 
     Nobody else has its name, and nobody reads it who is not told that name: the file of a task that
     was given up, or comes too late, counts for nothing and goes with its folder.
+
+    With `keeps` the driver writes it, and keeps its rows in memory, too. Then it is synced with the
+    document that names it, and not as it is closed.
     """
 
     def __init__(
@@ -269,7 +278,7 @@ class PartFile:
             raise
 
     def close(self) -> None:
-        """Finish the file, so that it outlasts a power cut of its machine."""
+        """Finish the file; that of a task outlasts a power cut of its machine then."""
         if self._writer is not None and self._file is not None and self.name is not None:
             with naming(self.location):
                 self._writer.close()
@@ -277,7 +286,8 @@ class PartFile:
                 self.rows = footer.num_rows
                 self.size_bytes = self._file.tell()
                 self._file.close()
-                sync(self._folder / self.name)
+                if self._groups is None:
+                    sync(self._folder / self.name)
             if self._groups is not None:
                 size = sum(group.size_bytes for group in self._groups)
                 if is_remote(self._folder):
@@ -312,7 +322,9 @@ class PartFile:
                     write_statistics=list(_SKIPPED_BY),
                     store_schema=False,
                 )
-        rows, most = rows.cast(self._schema), self._row_group_rows
+        if not rows.schema.equals(self._schema):
+            rows = rows.cast(self._schema)
+        most = self._row_group_rows
         with naming(self.location):
             self._writer.write_table(rows, row_group_size=most)
         if self._groups is not None:

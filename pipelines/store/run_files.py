@@ -7,33 +7,33 @@ of the run's own, `runs/<name>/files.json`, which is there before any other name
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Final
+from collections.abc import Mapping
+from functools import partial
+from typing import TYPE_CHECKING, ClassVar
 
-from sequitur.pipelines.store.documents import check_format, read_document
+from msgspec import Struct
+
+from sequitur.base.stored import load
+from sequitur.pipelines.store.documents import read_document
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-
     from sequitur.consumer.reorder.sorted_run import Run
     from sequitur.pipelines.store.storage import SparkFolder
 
 
-_FORMAT: Final = 1
+class RunFiles(Struct, frozen=True, tag_field="format", tag=1):
+    """The names of a run's files, and the rows of each."""
+
+    TITLE: ClassVar = "files of a run"
+
+    files: Mapping[str, int]
 
 
 def files_document_name(run: Run) -> str:
     return f"runs/{run.name}/files.json"
 
 
-def files_document(run: Run) -> dict[str, Any]:
-    return {"format": _FORMAT, "files": dict(run.files)}
-
-
 def files_of(storage: SparkFolder, run: Run) -> Mapping[str, int] | None:
     """Return the files of a run by name, and the rows of each; None if nothing says so."""
-    return read_document(storage, files_document_name(run), _files)
-
-
-def _files(document: Mapping[str, Any]) -> dict[str, int]:
-    check_format(document, _FORMAT)
-    return {str(name): int(rows) for name, rows in document["files"].items()}
+    found = read_document(storage, files_document_name(run), partial(load, RunFiles))
+    return None if found is None else found.files

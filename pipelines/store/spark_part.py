@@ -6,9 +6,10 @@
     spark/commits/<batch>   written once a batch is through
     spark/sources/0/0       where the first batch begins
 
-Spark renames these files into place and does not sync them. Those that a step rests on are synced
-before the step is logged (`files_around`), and the newest commit once it is seen. So a power cut
-leaves at most the newest plan and the newest commit cut short, and neither is in the log.
+Spark renames these files into place and does not sync them, and the local runner does the same with
+its own. Those that a step rests on are synced before the step is logged (`files_around`), and the
+newest commit once it is seen. So a power cut leaves at most the newest plan and the newest commit
+cut short, and neither is in the log.
 """
 
 from __future__ import annotations
@@ -39,9 +40,6 @@ _PLANS_ASKED_FOR: Final = 2
 class SparkPart:
     def __init__(self, storage: SparkFolder) -> None:
         self._storage = storage
-        # Of a folder, the batch whose plan outlasts a power cut, as does the commit before it: a
-        # runner of ours has created both in this life.
-        self.lasting: dict[str, int] = {}
         self._created: dict[tuple[str, int], Mapping[SourcePartition, int]] = {}
 
     def take_note(self, source: str, batch_id: int, offsets: Mapping[SourcePartition, int]) -> None:

@@ -98,8 +98,8 @@ class StepFolder(OwnedFolder, Generic[_Entry, _Done]):
     def _torn(self, found: str) -> CheckpointError:
         return CheckpointError(f"{self.root}: {found}: part of the log is gone. {self._PUT_BACK}")
 
-    def _write_step(self, folder: str, document: StepDocument) -> None:
-        self.write_document(f"{folder}/{step_name(document.step)}", dump(document))
+    def _write_step(self, folder: str, document: StepDocument, after: Sequence[str] = ()) -> None:
+        self.write_document(f"{folder}/{step_name(document.step)}", dump(document), after)
 
     def _gone(self, folder: str, files: Collection[str]) -> list[str]:
         return sorted({*files} - {*self._storage.names(folder)})

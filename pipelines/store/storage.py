@@ -11,13 +11,15 @@ that names them.
 from __future__ import annotations
 
 import contextlib
+import os
 import shutil
 from pathlib import Path
-from typing import TYPE_CHECKING, Final, Generic, Protocol, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Final, Generic, Protocol, TypeAlias, TypeVar, get_args
 
 import pyarrow as pa
 
 from sequitur.base.retry import Backoff, Retry
+from sequitur.base.stored import File
 from sequitur.errors import CheckpointError
 from sequitur.pipelines.store import durable
 from sequitur.pipelines.store.durable import naming
@@ -29,6 +31,12 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
 Location: TypeAlias = Path | ObjectPath | HdfsPath
+if TYPE_CHECKING:
+    StoredFile: TypeAlias = Location
+else:
+    StoredFile = File
+    for _kind in get_args(Location):
+        File.register(_kind)
 OVERSIZED_FOLDER: Final = "oversized"
 """Rows that are too large for a topic, in files by topic that no step deletes."""
 
@@ -173,10 +181,13 @@ class Storage(SparkFolder, Protocol):
     def location(self, name: str) -> Location:
         """Return the location of something in it, for `open_file` and its like."""
 
-    def create(self, name: str, text: str) -> bool:
+    def create(
+        self, name: str, text: str, after: Sequence[str] = (), *, lasts: bool = True
+    ) -> bool:
         """Write a file whole or not at all, and never over one; whether it was not there before.
 
-        When this returns, the file outlasts a power cut.
+        When this returns, the file outlasts a power cut, unless it need not (`lasts`). What `after`
+        names does so before the file has its name; see `sync`.
         """
 
     def replace(self, name: str, text: str) -> None:
@@ -243,11 +254,22 @@ class LocalStorage(_OpenFolder[Path]):
     def root(self) -> str:
         return f"{LOCAL_SCHEME}{self._root}"
 
+    def names(self, folder: str) -> list[str]:
+        try:
+            found = os.listdir(self.location(folder))  # noqa: PTH208 - a step lists some folders
+        except FileNotFoundError:
+            return []
+        return sorted(name for name in found if not name.startswith("."))
+
     def read(self, name: str) -> str:
         return self.location(name).read_text()
 
-    def create(self, name: str, text: str) -> bool:
-        return durable.create(self.location(name), text)
+    def create(
+        self, name: str, text: str, after: Sequence[str] = (), *, lasts: bool = True
+    ) -> bool:
+        return durable.create(
+            self.location(name), text, [self.location(one) for one in after], lasts=lasts
+        )
 
     def replace(self, name: str, text: str) -> None:
         durable.replace(self.location(name), text)
@@ -294,7 +316,10 @@ class RemoteStorage(_OpenFolder[ObjectPath | HdfsPath]):
     def read(self, name: str) -> str:
         return self.location(name).get().decode()
 
-    def create(self, name: str, text: str) -> bool:
+    def create(
+        self, name: str, text: str, after: Sequence[str] = (), *, lasts: bool = True
+    ) -> bool:
+        del after, lasts
         place, content = self.location(name), text.encode()
 
         # Nobody may continue before it is known who created it.

@@ -97,7 +97,7 @@ class Sweeper:
             f"{folder}/{name}"
             for folder, (step, names) in kept.items()
             for name in self._storage.names(folder)
-            if _owner_of(name) <= owner and _step_of(name) <= step and name not in names
+            if name not in names and _owner_of(name) <= owner and _step_of(name) <= step
         ]
         self._storage.delete_folders(over)
         self._storage.delete_files(files)

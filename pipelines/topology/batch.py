@@ -65,7 +65,11 @@ from sequitur.pipelines.topology.files import (
 )
 from sequitur.pipelines.topology.kept_keys import INLINE_BYTES, KeptKeys, KeyFile
 from sequitur.pipelines.topology.key_files import KeyFiles, write_changes
-from sequitur.pipelines.topology.output_files import OutputFiles
+from sequitur.pipelines.topology.output_files import (
+    OUTPUT_SCHEMA,
+    TIMED_SCHEMA,
+    OutputFiles,
+)
 from sequitur.pipelines.topology.watchdog import ending_overrun_calls
 
 if TYPE_CHECKING:
@@ -73,7 +77,7 @@ if TYPE_CHECKING:
     from typing import TypeAlias
 
     from sequitur.consumer.topology.engine.executor import Executor
-    from sequitur.consumer.topology.engine.key_store import KeyChange
+    from sequitur.consumer.topology.engine.key_store import KeyChanges
     from sequitur.consumer.topology.engine.keyed import KeyLog
     from sequitur.consumer.topology.engine.plan import Sent
     from sequitur.consumer.topology.step.batch import EventVerdict, PendingEvent, Sources
@@ -205,6 +209,7 @@ class FileBatch(StepBatch):
     letter_limit: RecordLimit = field(default_factory=RecordLimit)
     life: str = ""  # name of this run of the job: bolts of another run are not used again
     key_folder: Location | None = None  # where files of keys are written; None without any
+    key_memory_bytes: int = 64 << 20  # what a process may keep of keys in memory
 
     @property
     def clock(self) -> Callable[[], float]:
@@ -241,7 +246,8 @@ class FileBatch(StepBatch):
             gc.set_threshold(*threshold)
 
     def outputs(self, emissions: Iterator[int]) -> OutputFiles:
-        return OutputFiles(self.folder / "outputs", self.topics, emissions)
+        schema = TIMED_SCHEMA if self.topology.is_keyed else OUTPUT_SCHEMA
+        return OutputFiles(self.folder / "outputs", self.topics, emissions, schema)
 
     def exchange(self, *, is_kept: bool = False) -> ExchangeFile:
         return ExchangeFile(self.folder / ("inputs" if is_kept else "work"))
@@ -306,22 +312,25 @@ class FileBatch(StepBatch):
         if life != self.life or not life:
             life, stores = _stores[self.root] = self.life, {}
         store = stores.get(place)
-        if store is None or store.step < 0:
-            store = stores[place] = KeyFiles(*sources)
+        if store is None:
+            store = stores[place] = KeyFiles(*sources, memory_bytes=0)
         else:
             store.follow(*sources)
+        for own in stores.values():
+            own.memory_bytes = self.key_memory_bytes // len(stores)
         return store
 
-    def write_changes(self, changes: Sequence[KeyChange], wave: int = 0) -> KeyFile:
-        content = write_changes(changes, self.seed[0] * WAVES + wave)
+    def write_changes(self, changes: KeyChanges, wave: int = 0) -> KeyFile:
+        keys, timers = changes.keys, changes.timers
+        content = write_changes(changes.rows, self.seed[0] * WAVES + wave)
         if len(content) <= INLINE_BYTES:
-            return KeyFile(content, len(content))
+            return KeyFile(inline=content, more_keys=keys, more_timers=timers)
         assert self.key_folder is not None
         new_folder(self.key_folder, may_be_there=True)
         path = self.key_folder / f"changes-{uuid4().hex}"
         write_new(path, content)
         sync(path)
-        return KeyFile(path, len(content))
+        return KeyFile(path, len(content), more_keys=keys, more_timers=timers)
 
     def write_key_log(self, log: KeyLog) -> Location:
         return self._write_pickled("keys", log)

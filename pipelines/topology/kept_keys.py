@@ -7,18 +7,23 @@ names what was merged.
 
 from __future__ import annotations
 
-import base64
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
+from operator import add
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple
 
-from sequitur.pipelines.store.storage import new_folder, open_file
+from msgspec import Struct
+from msgspec.structs import replace
+
+from sequitur.consumer.topology.api.builder import KEY_ENTRIES
+from sequitur.pipelines.store.storage import StoredFile, new_folder, open_file
 from sequitur.pipelines.topology.key_files import join, merge, worth_merging
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Collection, Mapping, Sequence
 
+    from sequitur.consumer.topology import Topology
     from sequitur.pipelines.store.checkpoint import Checkpoint
     from sequitur.pipelines.store.storage import Location
     from sequitur.pipelines.topology.key_files import Source
@@ -29,66 +34,100 @@ INLINE_BYTES: Final = 4 << 10
 """Changes of up to so many bytes are in the step's document."""
 
 
-class KeyFile(NamedTuple):
-    source: Source
-    size_bytes: int
+class KeyFile(Struct, frozen=True, omit_defaults=True, rename={"file_bytes": "bytes"}):
+    """A file with its size, or what is in it."""
 
-    def to_document(self, root: Location) -> dict[str, Any]:
-        if isinstance(self.source, bytes):
-            return {"inline": base64.b64encode(self.source).decode()}
-        name = str(self.source).removeprefix(f"{root}/")
-        return {"file": name, "bytes": self.size_bytes}
+    file: StoredFile | None = None
+    file_bytes: int = 0
+    inline: bytes | None = None
+    more_keys: int = 0  # of a step's own changes: how many more keys and timers there are
+    more_timers: int = 0
 
-    @classmethod
-    def from_document(cls, document: Mapping[str, Any], root: Location) -> KeyFile:
-        if "inline" in document:
-            content = base64.b64decode(document["inline"])
-            return cls(content, len(content))
-        return cls(root / document["file"], document["bytes"])
+    def __post_init__(self) -> None:
+        is_file = self.file is not None and self.file_bytes > 0
+        if is_file == (self.inline is not None):
+            raise ValueError("keys are either in a file of some bytes or inline")
+
+    @property
+    def source(self) -> Source:
+        if self.inline is not None:
+            return self.inline
+        assert self.file is not None
+        return self.file
+
+    @property
+    def size_bytes(self) -> int:
+        return self.file_bytes if self.inline is None else len(self.inline)
 
 
-class KeptKeys(NamedTuple):
+class KeptKeys(Struct, frozen=True):
     """The keys of one task of a keyed bolt."""
 
     component: str
     task: int
-    base: KeyFile | None = None
-    changes: tuple[KeyFile, ...] = ()  # the oldest first
+    base: KeyFile | None
+    changes: tuple[KeyFile, ...]  # the oldest first
+    keys: int = 0
+    timers: int = 0
+    blocked: int = 0  # keys of events that wait
+
+    @property
+    def size_bytes(self) -> int:
+        files = [*self.changes, *([] if self.base is None else [self.base])]
+        return sum(one.size_bytes for one in files)
 
     @property
     def folders(self) -> set[str]:
         """The names of the folders with its files."""
         files = [*self.changes, *([] if self.base is None else [self.base])]
-        return {one.source.parent.name for one in files if not isinstance(one.source, bytes)}
-
-    def to_document(self, root: Location) -> dict[str, Any]:
-        return {
-            "component": self.component,
-            "task": self.task,
-            "base": None if self.base is None else self.base.to_document(root),
-            "changes": [one.to_document(root) for one in self.changes],
-        }
-
-    @classmethod
-    def from_document(cls, document: Mapping[str, Any], root: Location) -> KeptKeys:
-        base = document["base"]
-        return cls(
-            document["component"],
-            document["task"],
-            None if base is None else KeyFile.from_document(base, root),
-            tuple(KeyFile.from_document(one, root) for one in document["changes"]),
-        )
+        return {one.file.parent.name for one in files if one.file is not None}
 
 
 def with_changes(
-    before: Sequence[KeptKeys], changes: Mapping[tuple[str, int], Sequence[KeyFile]]
+    before: Sequence[KeptKeys],
+    changes: Mapping[tuple[str, int], Sequence[KeyFile]],
+    blocked: Mapping[tuple[str, int], int],
 ) -> list[KeptKeys]:
-    """Return what tasks keep after a step, by component and task."""
-    kept = {(one.component, one.task): one for one in before}
+    """Return what tasks keep after a step, by component and task; `blocked` counts keys."""
+    kept = {(one.component, one.task): replace(one, blocked=0) for one in before}
     for where, files in changes.items():
-        found = kept.get(where, KeptKeys(*where))
-        kept[where] = found._replace(changes=(*found.changes, *files))
+        found = kept.get(where, KeptKeys(*where, None, ()))
+        kept[where] = replace(
+            found,
+            changes=(*found.changes, *(replace(one, more_keys=0, more_timers=0) for one in files)),
+            keys=found.keys + sum(one.more_keys for one in files),
+            timers=found.timers + sum(one.more_timers for one in files),
+        )
+    for where, count in blocked.items():
+        kept[where] = replace(kept.get(where, KeptKeys(*where, None, ())), blocked=count)
     return [kept[where] for where in sorted(kept)]
+
+
+def counted(
+    blocked: Mapping[int, Collection[bytes]], topology: Topology
+) -> dict[tuple[str, int], int]:
+    """Return how many keys of a bolt and task are blocked."""
+    names = [name for name in topology.key_stores if not name.endswith(KEY_ENTRIES)]
+    return {(name, task): len(keys) for name in names for task, keys in blocked.items()}
+
+
+class BoltKeys(NamedTuple):
+    """What all tasks of a keyed bolt keep."""
+
+    keys: int
+    size_bytes: int  # of files
+    timers: int
+    blocked: int  # keys of events that wait
+
+
+def keys_by_bolt(kept: Sequence[KeptKeys]) -> dict[str, BoltKeys]:
+    found: dict[str, BoltKeys] = {}
+    for one in kept:
+        bolt = one.component.removesuffix(KEY_ENTRIES)
+        before = found.get(bolt, (0,) * len(BoltKeys._fields))
+        counts = one.keys, one.size_bytes, one.timers, one.blocked
+        found[bolt] = BoltKeys(*map(add, before, counts))
+    return found
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,8 +192,8 @@ class KeyMerges:
             return kept  # the step before was another one than this merge began with
         after = kept.changes[begin + count :]
         if one.into_base:
-            return kept._replace(base=file, changes=after)
-        return kept._replace(changes=(*kept.changes[:begin], file, *after))
+            return replace(kept, base=file, changes=after)
+        return replace(kept, changes=(*kept.changes[:begin], file, *after))
 
 
 def _merge(

@@ -70,13 +70,28 @@ class KeyFiles:
             CheckpointError: A file is damaged, or has another format. So do all other methods.
         """
         self._tables: list[KeyTable] = []  # the newest first
+        self._kept: _Recent[bytes, _Kept] = _Recent(_kept_bytes)
+        self._blocks: _Recent[tuple[KeyTable, bool, int], _Block] = _Recent(
+            lambda _, block: block.size_bytes
+        )
+        self.memory_bytes = memory_bytes
         # First timers of tables that are passed over for good: a number of a block, and of a row.
         self._passed: dict[KeyTable, tuple[int, int]] = {}
-        self._kept: _Recent[bytes, _Kept] = _Recent(memory_bytes // 2, _kept_bytes)
-        self._blocks: _Recent[tuple[KeyTable, bool, int], _Block] = _Recent(
-            memory_bytes // 2, lambda _, block: block.size_bytes
-        )
         self.follow(base, changes)
+
+    @property
+    def memory_bytes(self) -> int:
+        return 2 * self._kept.most_bytes
+
+    @memory_bytes.setter
+    def memory_bytes(self, most: int) -> None:
+        """Keep less or more in memory from now on."""
+        self._kept.most_bytes = self._blocks.most_bytes = most // 2
+
+    @property
+    def is_large(self) -> bool:
+        size: int = sum(table.size_bytes for table in self._tables)
+        return size > self.memory_bytes
 
     def follow(self, base: Source | None, changes: Sequence[Source]) -> None:
         """Catch up with the files that the document of a later step names."""
@@ -86,12 +101,12 @@ class KeyFiles:
         self._tables = [opened.get(one) or KeyTable(one) for one in sources]
         self._passed = {one: self._passed[one] for one in self._tables if one in self._passed}
         missed = [table for table in self._tables if table.step > step]
-        # A base does not say which keys have changed since.
+        # A base does not say which keys have changed since. The first files are not read through.
         is_base_ahead = base is not None and self._tables[-1] in missed
-        if is_base_ahead or self.step < step:
+        if not opened or is_base_ahead or self.step < step:
             self._kept.clear()
             self._passed.clear()
-        elif opened:
+        else:
             for table in reversed(missed):
                 self._catch_up(table)
 
@@ -107,7 +122,7 @@ class KeyFiles:
             self._kept.put(key, found)
         return found.entry
 
-    def range(self, low: bytes, high: bytes) -> Iterator[tuple[bytes, bytes]]:
+    def range(self, low: bytes, high: bytes | None) -> Iterator[tuple[bytes, bytes]]:
         last = None
         sources = (self._rows(age, low, high) for age in range(len(self._tables)))
         for key, _, entry in heapq.merge(*sources):
@@ -144,13 +159,16 @@ class KeyFiles:
                     return _Kept(block.value("entry", row), block.value("timer_ms", row))
         return None
 
-    def _rows(self, age: int, low: bytes, high: bytes) -> Iterator[tuple[bytes, int, bytes | None]]:
+    def _rows(
+        self, age: int, low: bytes, high: bytes | None
+    ) -> Iterator[tuple[bytes, int, bytes | None]]:
         table = self._tables[age]
         for number in range(max(0, table.block_of(low)), len(table.first_keys)):
-            if table.first_keys[number] >= high:
+            if high is not None and table.first_keys[number] >= high:
                 return
             block = self._block(table, number)
-            for row in range(block.row_of(low), block.row_of(high)):
+            end = len(block) if high is None else block.row_of(high)
+            for row in range(block.row_of(low), end):
                 yield block.key(row), age, block.value("entry", row)
 
     def _timers(self, age: int, until_ms: int) -> Iterator[tuple[int, bytes]]:
@@ -234,8 +252,8 @@ class _Block:
 class _Recent(Generic[_K, _V]):
     """The values that were used last: one that is not used while half the bytes come is gone."""
 
-    def __init__(self, most_bytes: int, size_of: Callable[[_K, _V], int]) -> None:
-        self._half_bytes = most_bytes // 2
+    def __init__(self, size_of: Callable[[_K, _V], int]) -> None:
+        self.most_bytes = 0
         self._size_of = size_of
         self.clear()
 
@@ -257,7 +275,7 @@ class _Recent(Generic[_K, _V]):
             self._new_bytes -= self._size_of(key, before)
         self._new[key] = value
         self._new_bytes += self._size_of(key, value)
-        if self._new_bytes > self._half_bytes:
+        if 2 * self._new_bytes > self.most_bytes:
             self._old, self._new, self._new_bytes = self._new, {}, 0
 
 

@@ -12,7 +12,7 @@ import numpy as np
 import pyarrow as pa
 
 from sequitur.kafka.partition import KeyPartitioner
-from sequitur.pipelines.rows.columns import ROW_LIMITS, in_row_groups, outputs_of
+from sequitur.pipelines.rows.columns import OWN_TIME, ROW_LIMITS, in_row_groups, outputs_of
 from sequitur.pipelines.store.part_files import PartFile
 from sequitur.pipelines.topology.files import EVENT_SCHEMA, table_of
 
@@ -37,6 +37,9 @@ OUTPUT_SCHEMA: Final = pa.schema(
 )
 """A record that an output wrote; place and timestamp are those of the event it came from, `root`
 is the id of that event's root in the step, 0 where no event's verdict decides about the record."""
+TIMED_SCHEMA: Final = OUTPUT_SCHEMA.append(pa.field(OWN_TIME, pa.int64()))
+"""With the event time of a record that has one of its own: records are in the order of their events
+all the same, wherever steps end."""
 OUTPUT_ORDER: Final = ("event_time_ms", "topic", "partition", "offset", "emission", "root")
 _RECORDS_AT_ONCE: Final = 1 << 16
 """So many records of an output wait at most to be written."""
@@ -48,22 +51,25 @@ class OutputFiles:
     """A task's files of records, one for each topic that it writes to."""
 
     def __init__(
-        self, folder: Location, topics: Mapping[str, tuple[str, int]], emissions: Iterator[int]
+        self,
+        folder: Location,
+        topics: Mapping[str, tuple[str, int]],
+        emissions: Iterator[int],
+        schema: pa.Schema = OUTPUT_SCHEMA,
     ) -> None:
+        self._schema = schema
         self._rows: dict[str, list[RecordValues]] = {name: [] for name in topics}
         self._bytes = dict.fromkeys(topics, 0)
         self._all_bytes = 0
         self._place = {name: place for name, (place, _) in topics.items()}
-        self._files = {
-            place: PartFile(folder / place, OUTPUT_SCHEMA) for place in self._place.values()
-        }
+        self._files = {place: PartFile(folder / place, schema) for place in self._place.values()}
         known = {count: KeyPartitioner(count) for _, count in topics.values()}
         self._partitioners = {name: known[count] for name, (_, count) in topics.items()}
         self._emissions = emissions
         self._failed: Exception | None = None
 
     def write(self, output: str, record: RecordValues) -> None:
-        rows, (_, key, value, headers) = self._rows[output], record
+        rows, (_, key, value, headers, _) = self._rows[output], record
         rows.append(record)
         size = len(key or b"") + len(value or b"")
         if headers:
@@ -102,7 +108,7 @@ class OutputFiles:
             raise
 
     def _write_out(self, output: str, records: Sequence[RecordValues]) -> None:
-        roots, keys, values, headers = zip(*records, strict=True)
+        roots, keys, values, headers, times_ms = zip(*records, strict=True)
         events = [one.event for one in roots]
         places = ([one[at] for one in events] for at in range(3, 8))
         rows = table_of(keys, values, headers, *places)
@@ -113,6 +119,8 @@ class OutputFiles:
             "emission": pa.array(np.fromiter(self._emissions, np.int64, len(records))),
             "root": pa.array([one.id for one in roots], pa.uint64()),
         }
+        if OWN_TIME in self._schema.names:
+            more[OWN_TIME] = pa.array(times_ms, pa.int64())
         for name, column in more.items():
             rows = rows.append_column(name, column)
         for some in in_row_groups(rows, ROW_LIMITS):

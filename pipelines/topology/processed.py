@@ -1,32 +1,27 @@
-"""What became of a step's events, as it stands in the checkpoint.
-
-Files are named from the checkpoint's folder in the document, and by location in memory: so a
-checkpoint can be moved.
-"""
+"""What became of a step's events, as it stands in the checkpoint."""
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass, field, fields, replace
-from typing import TYPE_CHECKING, Any, Final, Self
+from collections.abc import Mapping
+from typing import Any, ClassVar, Final
+
+from msgspec import Struct
 
 from sequitur.errors import StateFormatError
+from sequitur.pipelines.store.storage import StoredFile
 from sequitur.pipelines.topology.kept_keys import KeptKeys
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
-
-    from sequitur.consumer.topology.step.run import SentTuples
-    from sequitur.pipelines.store.storage import Location
-
 
 PROCESSED_FORMAT: Final = 5
 """No release had 1 to 4. They are refused, and none is used again."""
 KEYED_FORMAT: Final = 6
 """Of a document that names keys. Older versions know no keyed bolts, and refuse it."""
+_KEYED_FIELDS: Final[Mapping[str, Any]] = {
+    "keys": (), "next_timer_ms": None, "late_for_window": {}, "closed_ms": {}
+}  # fmt: skip
+"""The fields that it has in addition, as they are in one without keys."""
 
 
-@dataclass(frozen=True, slots=True)
-class ProcessTotals:
+class ProcessTotals(Struct, frozen=True, forbid_unknown_fields=True):
     """Counts of events since the checkpoint began."""
 
     taken: int = 0  # events that came out of the reorder stage
@@ -66,25 +61,26 @@ class ProcessTotals:
         return (self.taken + self.replayed, self.made + self.made_replayed) == (events, made)
 
 
-@dataclass(frozen=True, slots=True)
-class Processed:
+class Processed(Struct, frozen=True):
+    TITLE: ClassVar = "processed step"
+
     step: int = -1
     taken: int = 0  # events that it released
     # counts of this and all earlier steps
-    totals: ProcessTotals = field(default_factory=ProcessTotals)
+    totals: ProcessTotals = ProcessTotals()
     next_due_ms: int | None = None  # when the next event is to be tried again; None without any
     # names of the replay requests that are taken in, as long as they are there
     requests: tuple[str, ...] = ()
     # files of records by topic
-    records: Mapping[str, Sequence[Location]] = field(default_factory=dict)
-    dead: Sequence[Location] = ()  # files of dead letters
-    unfinished: Sequence[Location] = ()  # files with ids of roots whose outputs may not go out
+    records: Mapping[str, tuple[StoredFile, ...]] = {}
+    dead: tuple[StoredFile, ...] = ()  # files of dead letters
+    unfinished: tuple[StoredFile, ...] = ()  # files with ids of roots whose outputs may not go out
     # files of events that wait, by task of the first stage
-    waiting: Mapping[int, Sequence[Location]] = field(default_factory=dict)
+    waiting: Mapping[int, tuple[StoredFile, ...]] = {}
     # files of what bolts keep: component, task, path
-    states: Sequence[tuple[str, int, Location]] = ()
+    states: tuple[tuple[str, int, StoredFile], ...] = ()
     # how many tasks the components of these had
-    tasks: Mapping[str, int] = field(default_factory=dict)
+    tasks: Mapping[str, int] = {}
     # the step's time; None before the first. Ticks are due from there on
     time_ms: int | None = None
     # every event up to this event time is done; None as long as none is known
@@ -92,44 +88,34 @@ class Processed:
     least_waiting_ms: int | None = None  # least event time of events that wait; None without any
     transaction_id: int = 0  # the newest transaction that is committed; 0 before the first
     # committers that have committed it, and how many tasks they had
-    committers: Mapping[str, int] = field(default_factory=dict)
-    keys: Sequence[KeptKeys] = ()  # what the tasks of keyed bolts keep
+    committers: Mapping[str, int] = {}
+    keys: tuple[KeptKeys, ...] = ()  # what the tasks of keyed bolts keep
     next_timer_ms: int | None = None  # when the next timer of a key is due; None without any
+    # how many events were late for a window and are done, by bolt, of this and all earlier steps
+    late_for_window: Mapping[str, int] = {}
+    # event times up to which drains have closed windows, by bolt
+    closed_ms: Mapping[str, int] = {}
 
-    def to_document(self, root: Location) -> dict[str, Any]:
-        """It as a JSON document."""
-        moved = self._with_files(lambda path: str(path).removeprefix(f"{root}/"))
-        document = asdict(replace(moved, keys=()))
-        document["waiting"] = sorted(moved.waiting.items())
-        keys, next_timer_ms = document.pop("keys"), document.pop("next_timer_ms")
-        if not self.keys:
-            return {"format": PROCESSED_FORMAT, **document}
-        keys = [one.to_document(root) for one in self.keys]
-        return {"format": KEYED_FORMAT, **document, "keys": keys, "next_timer_ms": next_timer_ms}
+    def to_stored(self) -> dict[str, Any]:
+        fields = {name: getattr(self, name) for name in self.__struct_fields__}
+        fields["waiting"] = sorted(self.waiting.items())
+        if self.keys or self.late_for_window or self.closed_ms:
+            return {"format": KEYED_FORMAT, **fields}
+        for name in _KEYED_FIELDS:
+            del fields[name]
+        return {"format": PROCESSED_FORMAT, **fields}
 
     @classmethod
-    def from_document(cls, document: Mapping[str, Any], root: Location) -> Self:
-        """Read `to_document` back.
-
-        Raises:
-            StateFormatError: Another version wrote it.
-        """
-        if document.get("format") not in {PROCESSED_FORMAT, KEYED_FORMAT}:
+    def from_stored(cls, stored: Mapping[str, Any]) -> dict[str, Any]:
+        if stored.get("format") not in {PROCESSED_FORMAT, KEYED_FORMAT}:
             raise StateFormatError(
-                f"processed step of format {document.get('format')!r}, this version reads "
+                f"{cls.TITLE} of format {stored.get('format')!r}, this version reads "
                 f"{PROCESSED_FORMAT} and {KEYED_FORMAT}"
             )
-        document = {"keys": (), "next_timer_ms": None, **document}
-        values = {one.name: document[one.name] for one in fields(cls)}
-        values["keys"] = tuple(KeptKeys.from_document(one, root) for one in document["keys"])
-        values["totals"] = ProcessTotals(**values["totals"])
-        values["requests"] = tuple(values["requests"])
-        values["waiting"] = {place: tuple(paths) for place, paths in values["waiting"]}
-        values["states"] = [tuple(one) for one in values["states"]]
-        found = cls(**values)
-        return found._with_files(lambda path: root / path)
+        fields = {**_KEYED_FIELDS, **stored, "waiting": dict(stored["waiting"])}
+        return {name: fields[name] for name in cls.__struct_fields__}
 
-    def states_by_task(self) -> dict[tuple[str, int], Location]:
+    def states_by_task(self) -> dict[tuple[str, int], StoredFile]:
         return {(component, task): path for component, task, path in self.states}
 
     def has_timers(self, reached_ms: int | None) -> bool:
@@ -150,29 +136,15 @@ class Processed:
         later += [path for _, _, path in self.states]
         return {path.parent.parent.name for path in later}
 
-    def _with_files(self, moved: Callable[[Any], Any]) -> Self:
-        """Return a copy with other names of its files."""
-
-        def each(paths: Sequence[Any]) -> tuple[Any, ...]:
-            return tuple(moved(path) for path in paths)
-
-        return replace(
-            self,
-            records={topic: each(paths) for topic, paths in self.records.items()},
-            dead=each(self.dead),
-            unfinished=each(self.unfinished),
-            waiting={place: each(paths) for place, paths in self.waiting.items()},
-            states=[(component, task, moved(path)) for component, task, path in self.states],
-        )
-
 
 _PREPARED_FORMAT: Final = 2
 """No release had 1. It is refused, and not used again."""
 
 
-@dataclass(frozen=True, slots=True)
-class Prepared:
+class Prepared(Struct, frozen=True, tag_field="prepared_format", tag=_PREPARED_FORMAT):
     """The result of the processing phase of a transaction."""
+
+    TITLE: ClassVar = "prepared step"
 
     attempt: int
     folder: str  # name of the folder with its files
@@ -181,56 +153,24 @@ class Prepared:
     # commit phase adds
     processed: Processed
     # the tuples for the commit phase: in which file, and where in it by component and task
-    sent: Sequence[SentTuples]
+    sent: tuple[tuple[StoredFile, Mapping[tuple[str, int], Any]], ...]
     tasks: Mapping[str, int]  # how many tasks the components of the commit phase had
     # what else the commit phase assumes about the topology
-    signature: Mapping[str, Sequence[str]]
+    signature: Mapping[str, list[str]]
 
-    def to_document(self, root: Location) -> dict[str, Any]:
-        """Return it as a JSON document."""
+    def to_stored(self) -> dict[str, Any]:
         sent = [
-            {
-                "file": str(file).removeprefix(f"{root}/"),
-                "tuples": [(component, task, at) for (component, task), at in tuples.items()],
-            }
+            {"file": file, "tuples": [(*where, at) for where, at in tuples.items()]}
             for file, tuples in self.sent
         ]
-        return {
-            "prepared_format": _PREPARED_FORMAT,
-            "attempt": self.attempt,
-            "folder": self.folder,
-            "batch": self.batch,
-            "sent": sent,
-            "tasks": dict(self.tasks),
-            "signature": self.signature,
-            "processed": self.processed.to_document(root),
-        }
+        fields = {name: getattr(self, name) for name in self.__struct_fields__}
+        processed = self.processed.to_stored()
+        return {"prepared_format": _PREPARED_FORMAT, **fields, "processed": processed, "sent": sent}
 
     @classmethod
-    def from_document(cls, document: Mapping[str, Any], root: Location) -> Self:
-        """Read `to_document` back.
-
-        Raises:
-            StateFormatError: Another version wrote it.
-        """
-        if document["prepared_format"] != _PREPARED_FORMAT:
-            raise StateFormatError(
-                f"prepared step of format {document['prepared_format']!r}, this version reads "
-                f"{_PREPARED_FORMAT}"
-            )
+    def from_stored(cls, stored: Mapping[str, Any]) -> dict[str, Any]:
         sent = [
-            (
-                root / one["file"],
-                {(component, task): at for component, task, at in one["tuples"]},
-            )
-            for one in document["sent"]
+            (one["file"], {(component, task): at for component, task, at in one["tuples"]})
+            for one in stored["sent"]
         ]
-        return cls(
-            attempt=document["attempt"],
-            folder=document["folder"],
-            batch=document["batch"],
-            processed=Processed.from_document(document["processed"], root),
-            sent=sent,
-            tasks=document["tasks"],
-            signature=document["signature"],
-        )
+        return {**stored, "processed": Processed.from_stored(stored["processed"]), "sent": sent}

@@ -9,9 +9,13 @@ in the same order.
 from __future__ import annotations
 
 import socket
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING
 
+from msgspec.structs import replace
+
+from sequitur.base.stored import dump, load
 from sequitur.consumer.topology import Outputs
 from sequitur.consumer.topology.api.bolt import next_tick_ms
 from sequitur.consumer.topology.settling.outcomes import due_ms
@@ -20,24 +24,27 @@ from sequitur.consumer.topology.transactional.builder import (
 )
 from sequitur.errors import CheckpointError
 from sequitur.pipelines.rows.run_rows import Part
-from sequitur.pipelines.rows.selection import Selection
+from sequitur.pipelines.rows.selection import OutputSelection, Selection
 from sequitur.pipelines.sink.sink import Outgoing
 from sequitur.pipelines.spark_settings import is_local
 from sequitur.pipelines.store.job_identity import NO_FORMER_JOB
+from sequitur.pipelines.topology.kept_keys import keys_by_bolt
 from sequitur.pipelines.topology.output_files import OUTPUT_ORDER
 from sequitur.pipelines.topology.processed import Prepared, Processed, ProcessTotals
 from sequitur.pipelines.topology.replays import ReplayIntake
 from sequitur.pipelines.topology.step_runs import StepRuns, StepWork, reached_by
 from sequitur.pipelines.topology.topology_file import (
+    check_dropped,
     check_kind,
     check_outputs,
     check_states,
     is_prepared,
+    without_keys,
 )
 from sequitur.pipelines.topology.transactions import Committing, Transactions
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Collection, Mapping, Sequence
 
     from sequitur.base.retry import Outages
     from sequitur.consumer.reorder import OutputTimestamp
@@ -49,6 +56,7 @@ if TYPE_CHECKING:
     from sequitur.pipelines.store.checkpoint import Checkpoint
     from sequitur.pipelines.store.job_identity import FormerJob
     from sequitur.pipelines.store.storage import Location
+    from sequitur.pipelines.topology.kept_keys import BoltKeys
     from sequitur.pipelines.workers import Workers
 
 
@@ -77,7 +85,9 @@ class Processing:
         limit_of: Callable[[str], RecordLimit],
         timestamps: OutputTimestamp,
         outages: Outages,
+        drop_state: Collection[str] = (),
     ) -> None:
+        self._drop_state = drop_state
         self._timestamps = timestamps
         self._checkpoint = checkpoint
         self._topology = topology
@@ -121,6 +131,16 @@ class Processing:
         return self._newest.totals
 
     @property
+    def late_for_window(self) -> Mapping[str, int]:
+        """How many events were late for a window and are done, by bolt."""
+        return self._newest.late_for_window
+
+    @property
+    def keys(self) -> Mapping[str, BoltKeys]:
+        """What keyed bolts keep, by bolt."""
+        return keys_by_bolt(self._newest.keys)
+
+    @property
     def is_full(self) -> bool:
         """Whether so many events wait that no new ones may be read."""
         return self._newest.totals.waiting >= self._settings.max_pending
@@ -133,10 +153,11 @@ class Processing:
 
     def open(self, done: int, newest: int, former: FormerJob = NO_FORMER_JOB) -> None:
         root = self._checkpoint.root
+        check_dropped(root, self._drop_state, self._topology)
         for step in sorted({done, newest} - {-1}):
             found = self._processed(step)
             if found is not None:
-                check_states(root, found, self._runs.tasks)
+                check_states(root, found, {**self._runs.tasks, **self._runs.tasks_of_keys})
                 check_kind(root, found, self._topology)
                 if step != done:
                     check_outputs(root, found, self._outputs)
@@ -171,6 +192,11 @@ class Processing:
         return self._newest.next_timer_ms is not None
 
     @property
+    def has_windows(self) -> bool:
+        """Whether windows may be open that a drain closes."""
+        return bool(self._topology.draining) and self.has_timers
+
+    @property
     def tick_due_ms(self) -> int | None:
         """When the next tick is due; None if no bolt has ticks, or before the first step."""
         return next_tick_ms(self._topology.tick_intervals_ms, self._newest.time_ms)
@@ -202,7 +228,7 @@ class Processing:
             processed, written, kept = self._transactions.carry_out(work, prepared, committing)
         self._checkpoint.write_processed(
             entry.step,
-            processed.to_document(self._checkpoint.location()),
+            dump(processed, self._checkpoint.location()),
             written=written,
             kept=processed.folders() | kept,
             keys=self._runs.keep(processed) if self._topology.is_keyed else None,
@@ -256,7 +282,7 @@ class Processing:
             unfinished = tuple(processed.unfinished)
         found = [
             Outgoing(
-                Selection((Part(tuple(files)),), (), OUTPUT_ORDER, unfinished),
+                OutputSelection((Part(tuple(files)),), (), OUTPUT_ORDER, unfinished),
                 self._outputs[topic],
                 timestamps=self._timestamps,
             )
@@ -270,6 +296,7 @@ class Processing:
 
     def _processed(self, step: int) -> Processed | None:
         """Return what became of a step's events; None if it is not known yet."""
-        return self._checkpoint.processed(
-            step, lambda document: Processed.from_document(document, self._checkpoint.location())
+        found = self._checkpoint.processed(
+            step, partial(load, Processed, root=self._checkpoint.location())
         )
+        return None if found is None else without_keys(found, self._drop_state)

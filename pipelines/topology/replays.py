@@ -20,16 +20,20 @@ from __future__ import annotations
 import io
 import json
 import time
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from collections.abc import Sequence
+from functools import partial
+from typing import TYPE_CHECKING, Any, ClassVar, Final, NamedTuple
 from uuid import uuid4
 
 import pyarrow as pa
 import pyarrow.parquet as pq
+from msgspec import Struct
 
+from sequitur.base.stored import dump, load
 from sequitur.consumer.reorder.event_time import identity_of
 from sequitur.errors import CheckpointError
 from sequitur.pipelines.rows.columns import RUN_ARROW_SCHEMA
-from sequitur.pipelines.store.documents import check_format, read_document
+from sequitur.pipelines.store.documents import read_document
 from sequitur.pipelines.store.epochs import folder_of_epoch, newest_epoch
 from sequitur.pipelines.store.job_identity import check_identity
 from sequitur.pipelines.store.part_files import is_rows_file
@@ -166,10 +170,16 @@ class ReplayIntake:
 
 
 _FOLDER: Final = "replayed"
-_REPLAYED_FORMAT: Final = 1
 
 Letter = tuple[int, int]
 """Its partition and offset in the dead-letter topic."""
+
+
+class _Taken(Struct, frozen=True, tag_field="format", tag=1):
+    TITLE: ClassVar = "replayed letters"
+
+    topic: str  # its id
+    letters: Sequence[tuple[int, int, int]]  # spans: a partition, first and last offset
 
 
 class ReplayedLetters:
@@ -208,19 +218,14 @@ class ReplayedLetters:
         """Return the letters that the unread documents do not note."""
         names = set(self._storage.names(_FOLDER))
         for name in names - self._read:
-            spans = read_document(self._storage, f"{_FOLDER}/{name}", self._spans) or ()
-            letters = {one for one in letters if not _is_in(one, spans)}
+            taken = read_document(self._storage, f"{_FOLDER}/{name}", partial(load, _Taken))
+            if taken is not None and taken.topic == self._topic_id:
+                letters = {one for one in letters if not _is_in(one, taken.letters)}
         self._read |= names
         return letters
 
     def _document(self, letters: Iterable[Letter]) -> str:
-        said = {"format": _REPLAYED_FORMAT, "topic": self._topic_id, "letters": _spans_of(letters)}
-        return json.dumps(said)
-
-    def _spans(self, document: dict[str, Any]) -> list[list[int]]:
-        check_format(document, _REPLAYED_FORMAT)
-        spans: list[list[int]] = document["letters"]
-        return spans if document["topic"] == self._topic_id else []
+        return json.dumps(dump(_Taken(self._topic_id, _spans_of(letters))))
 
 
 class Requested(NamedTuple):
@@ -264,17 +269,16 @@ def request_letters(
         raise
 
 
-def _spans_of(letters: Iterable[Letter]) -> list[list[int]]:
-    """Return letters as spans of partition, first and last offset."""
-    spans: list[list[int]] = []
+def _spans_of(letters: Iterable[Letter]) -> list[tuple[int, int, int]]:
+    spans: list[tuple[int, int, int]] = []
     for partition, offset in sorted(letters):
+        first = offset
         if spans and spans[-1][0] == partition and spans[-1][2] == offset - 1:
-            spans[-1][2] = offset
-        else:
-            spans.append([partition, offset, offset])
+            first = spans.pop()[1]
+        spans.append((partition, first, offset))
     return spans
 
 
-def _is_in(letter: Letter, spans: Iterable[list[int]]) -> bool:
+def _is_in(letter: Letter, spans: Iterable[tuple[int, int, int]]) -> bool:
     partition, offset = letter
     return any(one == partition and first <= offset <= last for one, first, last in spans)

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import functools
 import time
-from dataclasses import asdict, dataclass, replace
+from collections import Counter
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 from uuid import uuid4
 
 import numpy as np
+from msgspec import structs
 
 from sequitur.base.time_format import BEFORE_ALL_TIME_MS
 from sequitur.consumer.reorder.step_log import StepKind
@@ -16,7 +19,7 @@ from sequitur.consumer.topology.engine.plan import plan
 from sequitur.consumer.topology.settling.outcomes import due_ms
 from sequitur.consumer.topology.settling.root import is_made, is_own
 from sequitur.consumer.topology.step.batch import PendingEvent
-from sequitur.consumer.topology.step.run import CountedRuns, StepRun
+from sequitur.consumer.topology.step.run import CountedRuns, StepRun, latest
 from sequitur.consumer.topology.transactional.builder import TransactionalTopology
 from sequitur.errors import ConservationError
 from sequitur.kafka.partition import KeyPartitioner
@@ -27,7 +30,7 @@ from sequitur.pipelines.store.storage import (
 )
 from sequitur.pipelines.topology.batch import DEAD_LETTERS, FileBatch, FileInput
 from sequitur.pipelines.topology.files import events, read_pending, write_waiting
-from sequitur.pipelines.topology.kept_keys import KEYS_FOLDER, KeyMerges, with_changes
+from sequitur.pipelines.topology.kept_keys import KEYS_FOLDER, KeyMerges, counted, with_changes
 from sequitur.pipelines.topology.processed import Processed, ProcessTotals
 from sequitur.pipelines.topology.replays import each_once, read_request
 from sequitur.pipelines.topology.surviving_tasks import SurvivingTasks
@@ -91,6 +94,7 @@ class StepWork:
     only_retries: bool  # all is released, and the run ends: only failed events are tried again
     has_retries: bool  # whether an event that waits is due
     has_timers: bool = False  # whether a timer of a key is due
+    closes: bool = False  # whether all windows are closed, though their time has not come
 
     @classmethod
     def of(
@@ -108,7 +112,7 @@ class StepWork:
         # A tick would make more that may fail: with steps as long as its interval the run would
         # never end. A transaction is tried again whole.
         ends = (
-            entry.kind is StepKind.DRAIN
+            entry.kind in {StepKind.DRAIN, StepKind.CLOSE}
             and due is None
             and not isinstance(topology, TransactionalTopology)
         )
@@ -121,24 +125,27 @@ class StepWork:
             ticks={} if ends else ticks_due(topology.tick_intervals_ms, before.time_ms, logged_ms),
             has_retries=retry_ms is not None and retry_ms <= logged_ms,
             has_timers=before.has_timers(reached_ms(entry)),
+            closes=entry.kind is StepKind.CLOSE,
         )
 
     @property
     def is_empty(self) -> bool:
         """Whether bolts have nothing to do."""
         has_more = self.has_retries or self.requests or self.ticks or self.has_timers
-        return self.due is None and not has_more
+        return self.due is None and not has_more and not self.closes
 
     def nothing(self) -> Processed:
         return self.over(
-            replace(self.before, step=self.entry.step, taken=0, records={}, dead=(), unfinished=())
+            structs.replace(
+                self.before, step=self.entry.step, taken=0, records={}, dead=(), unfinished=()
+            )
         )
 
     def over(self, processed: Processed) -> Processed:
         """Return what became of the events, with the times that this reaches."""
         before, logged_ms = self.before, self.entry.logged_ms
         time_ms = logged_ms if before.time_ms is None else before.time_ms
-        return replace(
+        return structs.replace(
             processed,
             # A tick that was not given is still due.
             time_ms=time_ms if self.only_retries else max(logged_ms, time_ms),
@@ -196,6 +203,10 @@ class StepRuns:
             for topic in [outputs[one.output.topic or default.name]]
         }
         self.tasks = self._plan.tasks
+        # the same by the names under which keyed bolts keep their keys
+        self.tasks_of_keys = {
+            name: self.tasks[component] for name, component in topology.key_stores.items()
+        }
 
     def run(self, work: StepWork) -> tuple[Processed, str]:
         """Run a step; return what became of its events, and the name of its folder."""
@@ -242,7 +253,10 @@ class StepRuns:
             ticks=work.ticks,
             only_retries=work.only_retries,
             reached_ms=reached_ms(entry) if self._topology.is_keyed else None,
+            closes=work.closes,
+            closed_ms=before.closed_ms,
             key_folder=self._checkpoint.location(f"{KEYS_FOLDER}/{name}"),
+            key_memory_bytes=self._key_memory_bytes,
             life=self._life,
             run=name,
             counted=self._counted.names,
@@ -255,6 +269,13 @@ class StepRuns:
             is_stopping=self._is_stopping,
         )
         return StepTry(name, batch, givens, tasks, replayed, begun_s)
+
+    @functools.cached_property
+    def _key_memory_bytes(self) -> int:
+        """What a process may keep of keyed bolts in memory."""
+        if not self._topology.is_keyed:
+            return 0
+        return self._settings.state_memory // self._workers.processes_a_host
 
     def _givens(self, work: StepWork, folder: Location) -> tuple[list[FileInput], tuple[int, int]]:
         """Return the events of each task of the first stage, and how many of them are replayed.
@@ -291,7 +312,8 @@ class StepRuns:
             raise ConservationError(
                 f"step {work.entry.step}: an event is unaccounted for: {totals}"
             )
-        keys = with_changes(self._merges.take_in(before.keys), result.keys)
+        blocked = counted(result.blocked, self._topology)
+        keys = with_changes(self._merges.take_in(before.keys), result.keys, blocked)
         processed = Processed(
             step=work.entry.step,
             taken=result.counts["taken"],
@@ -299,16 +321,16 @@ class StepRuns:
             next_due_ms=result.next_due_ms,
             requests=(*before.requests, *(path.name for path in work.requests)),
             records=self._by_topic(result),
-            dead=result.dead,
-            unfinished=result.unfinished,
-            waiting=result.waiting,
-            states=[(component, task, path) for (component, task), path in result.states.items()],
-            tasks={
-                component: self.tasks[component]
-                for component, _ in (*result.states, *((one.component, one.task) for one in keys))
-            },
-            keys=keys,
+            dead=tuple(result.dead),
+            unfinished=tuple(result.unfinished),
+            waiting={place: tuple(paths) for place, paths in result.waiting.items()},
+            states=tuple((*where, path) for where, path in result.states.items()),
+            tasks={component: self.tasks[component] for component, _ in result.states}
+            | {one.component: self.tasks_of_keys[one.component] for one in keys},
+            keys=tuple(keys),
             next_timer_ms=result.next_timer_ms,
+            closed_ms=latest(before.closed_ms, result.closed_ms),
+            late_for_window=dict(Counter(before.late_for_window) + result.late_for_window),
             least_waiting_ms=result.least_waiting_ms,
             transaction_id=before.transaction_id,
             committers=before.committers,
@@ -319,25 +341,25 @@ class StepRuns:
         """Return what became of a step's events, with what their commit has added."""
         commit_phase, added = self._topology.commit_phase, self._by_topic(committed)
         states = [one for one in prepared.states if one[0] not in commit_phase]
-        states += [(component, task, path) for (component, task), path in committed.states.items()]
+        states += [(*where, path) for where, path in committed.states.items()]
         counts = {name: committed.counts[name] for name in ("outputs", "crashes")}
         counts["waiting"] = prepared.totals.pending
         counts["made_waiting"] = prepared.totals.made_pending
-        return replace(
+        return structs.replace(
             prepared,
             records={
                 topic: (*prepared.records.get(topic, ()), *added.get(topic, ()))
                 for topic in {**prepared.records, **added}
             },
             unfinished=(*prepared.unfinished, *committed.unfinished),
-            states=states,
+            states=tuple(states),
             tasks={component: self.tasks[component] for component, _, _ in states},
             totals=_added(prepared.totals, counts),
         )
 
-    def _by_topic(self, result: StepResult) -> dict[str, Sequence[Location]]:
+    def _by_topic(self, result: StepResult) -> dict[str, tuple[Location, ...]]:
         return {
-            self._folders[place]: paths
+            self._folders[place]: tuple(paths)
             for place, paths in result.records.items()
             if place in self._folders
         }
@@ -379,5 +401,5 @@ def _added(before: ProcessTotals, counts: Mapping[str, int], **more: int) -> Pro
     }
     added = {**counts, **more, **pending}
     return ProcessTotals(
-        **{name: count + added.get(name, 0) for name, count in asdict(before).items()}
+        **{name: count + added.get(name, 0) for name, count in structs.asdict(before).items()}
     )

@@ -42,6 +42,10 @@ class _Recorded:
     task: Any
     path: Location
 
+    @property
+    def home(self) -> object:
+        return getattr(self.task, "home", None)
+
     def __call__(self) -> None:
         write_aside(self.path, pickle.dumps(self.task()))
 

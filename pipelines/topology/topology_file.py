@@ -6,10 +6,13 @@ import sys
 from importlib.util import module_from_spec, spec_from_file_location
 from typing import TYPE_CHECKING
 
+from msgspec.structs import replace
+
 from sequitur.base.text import named
 from sequitur.consumer.reorder import ReorderMode
 from sequitur.consumer.reorder.late_policy import ROUTES, Output
 from sequitur.consumer.topology import Topology
+from sequitur.consumer.topology.api.builder import KEY_ENTRIES
 from sequitur.consumer.topology.transactional.builder import TransactionalTopology
 from sequitur.errors import TopologyFileError
 from sequitur.pipelines.python_path import FILES, add_modules
@@ -194,9 +197,38 @@ def check_outputs(root: str, found: Processed, outputs: Collection[str]) -> None
         )
 
 
+def check_dropped(root: str, names: Collection[str], topology: Topology) -> None:
+    """Check that only state is dropped that no bolt has: a restart would drop it again."""
+    there = [one for one in names if one in topology.key_stores]
+    if there:
+        raise TopologyFileError(
+            f"{root}: --drop-state {there[0]}: the topology has this keyed bolt. To begin without "
+            "its state, give the bolt another uid, and drop the state then"
+        )
+
+
+def without_keys(found: Processed, names: Collection[str]) -> Processed:
+    """Return what became of a step's events, without what keyed bolts kept that are gone."""
+    gone = {name for one in names for name in (one, one + KEY_ENTRIES)}
+    if not any(one.component in gone for one in found.keys):
+        return found
+    keys = tuple(one for one in found.keys if one.component not in gone)
+    tasks = {name: count for name, count in found.tasks.items() if name not in gone}
+    return replace(found, keys=keys, tasks=tasks)
+
+
 def check_states(root: str, found: Processed, tasks: Mapping[str, int]) -> None:
     """Check that the topology still has the bolts that keep state, with as many tasks."""
+    keyed = {one.component for one in found.keys}
     for component, had in found.tasks.items():
+        if component not in tasks and component in keyed:
+            whose, _, is_entries = component.partition(KEY_ENTRIES)
+            kept = "a map or list" if is_entries else "the state"
+            raise TopologyFileError(
+                f"{root} keeps {kept} of a keyed bolt {whose!r}, which the topology has not. If "
+                f"the bolt was renamed, give it its former name: set_bolt(..., uid={whose!r}). If "
+                f"it is gone, drop what is kept of it: --drop-state {component}"
+            )
         if component not in tasks:
             raise TopologyFileError(
                 f"{root} keeps state of a bolt {component!r}, which the "

@@ -4,9 +4,13 @@ from __future__ import annotations
 
 import itertools
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import TYPE_CHECKING, Protocol
 from uuid import uuid4
 
+from msgspec import structs
+
+from sequitur.base.stored import dump, load
 from sequitur.consumer.topology.state.store import StateKind
 from sequitur.consumer.topology.step.transaction_run import (
     BatchFailedError,
@@ -92,7 +96,7 @@ class Transactions:
     def prepared(self, step: int) -> Prepared | None:
         """Return what the commit of a step begins with; None if nothing is prepared."""
         return self._checkpoint.prepared(
-            step, lambda document: Prepared.from_document(document, self._checkpoint.location())
+            step, partial(load, Prepared, root=self._checkpoint.location())
         )
 
     def check_prepared(self, prepared: Prepared) -> None:
@@ -208,7 +212,7 @@ class Transactions:
         """
         if life_of_attempt(found.attempt) == self._life:
             return found
-        adopted = replace(found, attempt=self.new_attempt(work).attempt_id)
+        adopted = structs.replace(found, attempt=self.new_attempt(work).attempt_id)
         transaction.write(adopted)
         return adopted
 
@@ -260,7 +264,7 @@ class _StepTransaction(TransactionTries["Prepared", Committed]):
         self._runs.count(self._work, result)
         delete_all(one.batch.folder / "work")
         tasks, commit_phase = self._runs.tasks, self._topology.commit_phase
-        processed = replace(
+        processed = structs.replace(
             self._runs.processed(self._work, one, result),
             transaction_id=self._id,
             committers={component: tasks[component] for component in self._topology.committers},
@@ -270,7 +274,7 @@ class _StepTransaction(TransactionTries["Prepared", Committed]):
             folder=one.name,
             batch="" if self._transactions.may_be_another_batch(self._id) else uuid4().hex,
             processed=processed,
-            sent=result.sent,
+            sent=tuple(result.sent),
             tasks={component: tasks[component] for component in sorted(commit_phase)},
             signature=self._topology.commit_signature,
         )
@@ -280,7 +284,7 @@ class _StepTransaction(TransactionTries["Prepared", Committed]):
         self._checkpoint.write_prepared(
             self._step,
             prepared.attempt,
-            prepared.to_document(self._checkpoint.location()),
+            dump(prepared, self._checkpoint.location()),
             written=prepared.folder,
         )
 

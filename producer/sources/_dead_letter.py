@@ -11,21 +11,22 @@
 
 from __future__ import annotations
 
-import base64
 import contextlib
 import os
 import re
 import time
-from typing import TYPE_CHECKING, Any, Final
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Final
 
 import msgspec
+from msgspec.structs import replace
 
 from sequitur.base.process import sync
 from sequitur.base.text import encodable
 from sequitur.errors import DeadLettersFullError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Callable, Iterator
     from pathlib import Path
     from typing import Self
 
@@ -38,10 +39,16 @@ _AN_ID: Final = "event "
 """So begins the place of an event that has an id, which no other ever has."""
 
 
-class _Entry(msgspec.Struct):
+class _Entry(msgspec.Struct, frozen=True, omit_defaults=True):
     source: str
     where: str
-    raw: str | None = None
+    reason: str
+    raw: bytes | None
+    raw_length: int
+    at_ms: int
+    key: bytes | None = None
+    headers: Sequence[tuple[str, bytes | None]] = ()
+    timestamp_ms: int | None = None
 
 
 _entries: Final = msgspec.json.Decoder(_Entry)
@@ -78,7 +85,7 @@ class DeadLetterFile:
         self._file = os.open(path, os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o640)
         self._owes_sync = False
         self._ids: set[str] = set()
-        self._places: set[tuple[str, str, str | None]] = set()
+        self._places: set[tuple[str, str, bytes | None]] = set()
         self._size = os.fstat(self._file).st_size
         if self._size == 0:
             sync(path.parent)
@@ -96,9 +103,9 @@ class DeadLetterFile:
 
         It is on disk after the next `sync`.
         """
-        entry = self._entry(source, where, reason, raw)
-        entry["raw"] = _encoded(first_bytes(raw, self._max_raw_bytes))
-        place = entry["source"], entry["where"], entry["raw"]
+        kept = first_bytes(raw, self._max_raw_bytes)
+        entry = self._entry(source, where, reason, kept, len(raw))
+        place = entry.source, entry.where, entry.raw
         if place in self._places:
             self._places.remove(place)
             return
@@ -121,15 +128,8 @@ class DeadLetterFile:
         """
         if where in self._ids:
             return
-        entry = self._entry(source, where, reason, value)
-        entry["raw"] = _encoded(value)
-        if key is not None:
-            entry["key"] = _encoded(key)
-        if headers:
-            entry["headers"] = [[name, _encoded(part)] for name, part in headers]
-        if timestamp_ms is not None:
-            entry["timestamp_ms"] = timestamp_ms
-        self._write(entry)
+        entry = self._entry(source, where, reason, value, len(value or b""))
+        self._write(replace(entry, key=key, headers=tuple(headers), timestamp_ms=timestamp_ms))
 
     @property
     def mark(self) -> str:
@@ -167,28 +167,24 @@ class DeadLetterFile:
     def is_half_full(self) -> bool:
         return self._limit_bytes is not None and 2 * self._size >= self._limit_bytes
 
-    def _entry(self, source: str, where: str, reason: str, raw: bytes | None) -> dict[str, Any]:
-        return {
-            "source": encodable(source),
-            "where": encodable(where),
-            "reason": encodable(reason),
-            "raw": None,
-            "raw_length": len(raw or b""),
-            "at_ms": self._now_ms(),
-        }
+    def _entry(
+        self, source: str, where: str, reason: str, raw: bytes | None, raw_length: int
+    ) -> _Entry:
+        source, where, reason = map(encodable, (source, where, reason))
+        return _Entry(source, where, reason, raw, raw_length, self._now_ms())
 
-    def _write(self, entry: dict[str, Any]) -> None:
+    def _write(self, entry: _Entry) -> None:
         line = msgspec.json.encode(entry) + b"\n"
         if self._limit_bytes is not None and self._size + len(line) > self._limit_bytes:
             raise DeadLettersFullError(
                 f"the dead-letter file {self.path} has {self._size} bytes, and dead_letter_limit "
                 f"is {self._limit_bytes}: move it away, or raise the limit. Not stored was "
-                f"{entry['where']}: {entry['reason']}"
+                f"{entry.where}: {entry.reason}"
             )
         try:
             self._append(line)
         except OSError as error:
-            raise self._unwritable(error, f". Not stored was {entry['where']}") from error
+            raise self._unwritable(error, f". Not stored was {entry.where}") from error
         self.written += 1
 
     def sync(self) -> None:
@@ -234,7 +230,3 @@ class DeadLetterFile:
         return DeadLettersFullError(
             f"the dead-letter file {self.path} cannot be written: {error.strerror}{lost}"
         )
-
-
-def _encoded(data: bytes | None) -> str | None:
-    return None if data is None else base64.b64encode(data).decode()

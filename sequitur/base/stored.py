@@ -4,10 +4,15 @@ A kind with a format number has it as its tag (`tag_field`, `tag`), and has a `T
 If values have another shape in memory, the kind has `to_stored`, which returns a copy with fields
 as they are stored, and a class method `from_stored`, which takes the stored fields and returns
 those of the kind.
+
+A field for a `File` is stored as the file's name from a root: so a folder with documents and files
+can be moved.
 """
 
 from __future__ import annotations
 
+from abc import ABC
+from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import msgspec
@@ -21,28 +26,31 @@ if TYPE_CHECKING:
 _Kind = TypeVar("_Kind")
 
 
-def dump(document: Any) -> dict[str, Any]:
-    """Return a document as JSON values, in the order of its fields."""
-    old = getattr(document, "to_document", None)  # until the last kind is a Struct
-    if old is not None:
-        return dict(old())
+class File(ABC):  # noqa: B024 - classes are registered
+    """Where a file is: the classes that can say so are registered."""
+
+
+def dump(document: Any, root: Any = None) -> dict[str, Any]:
+    """Return a document as JSON values, in the order of its fields. Files are named from `root`."""
     shape = getattr(document, "to_stored", None)
     fields = document if shape is None else shape()
-    stored: dict[str, Any] = msgspec.to_builtins(fields, str_keys=True)
+    name = partial(_name, root)
+    stored: dict[str, Any] = msgspec.to_builtins(fields, str_keys=True, enc_hook=name)
     return stored
 
 
-def load(kind: type[_Kind], document: Mapping[str, Any]) -> _Kind:
+def load(kind: type[_Kind], document: Mapping[str, Any], root: Any = None) -> _Kind:
     """Read `dump` back. No field may be missing, unless the kind omits its defaults.
+
+    Args:
+        kind: What it is.
+        document: Its JSON values.
+        root: The folder that files are named from.
 
     Raises:
         StateFormatError: The document has another format number, and the error has no cause. Or its
             fields are not those of the kind, and the cause says why.
     """
-    old = getattr(kind, "from_document", None)  # until the last kind is a Struct
-    if old is not None:
-        read: _Kind = old(document)
-        return read
     form: Any = kind
     config, title = form.__struct_config__, getattr(kind, "TITLE", kind.__name__)
     found = document.get(config.tag_field) if isinstance(document, dict) else None
@@ -51,7 +59,7 @@ def load(kind: type[_Kind], document: Mapping[str, Any]) -> _Kind:
     try:
         shape = getattr(kind, "from_stored", None)
         fields = document if shape is None else shape(document)
-        loaded = msgspec.convert(fields, kind, str_keys=True)
+        loaded = msgspec.convert(fields, kind, str_keys=True, dec_hook=partial(_file, root))
         if not config.omit_defaults:
             for name in form.__struct_encode_fields__:
                 fields[name]
@@ -60,3 +68,15 @@ def load(kind: type[_Kind], document: Mapping[str, Any]) -> _Kind:
     except (TypeError, ValueError, OverflowError) as error:
         raise StateFormatError(f"{title}: {error}") from error
     return loaded
+
+
+def _name(root: Any, file: Any) -> str:
+    if root is None or not isinstance(file, File):
+        raise NotImplementedError(f"{type(file).__name__} {file!r} is not stored")
+    return str(file).removeprefix(f"{root}/")
+
+
+def _file(root: Any, kind: type, name: Any) -> Any:
+    if root is None or kind is not File:
+        raise NotImplementedError(f"{kind.__name__} is not stored")
+    return root / name

@@ -14,6 +14,7 @@ _PLACES: Final = {
     "measure": "sequitur.cli.measure:measure",
     "reorder": "sequitur.cli.jobs:reorder_app",
     "process": "sequitur.cli.jobs:run_topology",
+    "state": "sequitur.cli.state:state_app",
     "verify": "sequitur.cli.check:verify",
     "tail": "sequitur.cli.tail:show_tail",
     "dlq": "sequitur.cli.dlq:dlq_app",
@@ -36,6 +37,9 @@ EXAMPLES: Final = {
     "reorder inspect": "sequitur reorder inspect state",
     "process": "sequitur process wordcount.py --input-topics lines --output-topic words "
     '--event-time json:at --delay "10 s" --checkpoint state',
+    "state get": "sequitur state get state quiet ann",
+    "state list": "sequitur state list state quiet",
+    "state export": "sequitur state export state quiet",
     "tail": "sequitur tail ordered -n 20 --no-follow",
     "measure": "sequitur measure readings --event-time json:at --last 1h",
     "verify": "sequitur verify ordered --event-time json:at",

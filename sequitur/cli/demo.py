@@ -4,21 +4,24 @@ Three daemons sample the CPU usage of this machine and send it with different de
 arrival order differs from event-time order, as in the article this project starts from. The reorder
 job restores event-time order: once by the local runner, once on Spark, each into a topic of its
 own. A reader that shares no code with them then compares each output with the input, event by
-event, and the two outputs row by row. The demo fails if an event is lost, duplicated or out of
-order, or if the outputs differ.
+event, and the two outputs row by row. A third job computes the mean usage of each CPU by minute,
+which is compared with what pandas computes. The demo fails if an event is lost, duplicated or out
+of order, if the outputs differ, or if a mean is missing, doubled or another one.
 """
 
 from __future__ import annotations
 
 import contextlib
 import json
+import math
 import os
 import subprocess
 import sys
 import tempfile
 import time
 from collections import Counter
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
+from datetime import UTC, datetime
 from itertools import accumulate
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Literal, Self
@@ -29,6 +32,7 @@ from rich.table import Table
 from sequitur.base.child_processes import holding_signals, leaving_on_signals, run_with_children
 from sequitur.base.extras import load
 from sequitur.base.units import Duration, milliseconds
+from sequitur.cli import demo_usage
 from sequitur.cli.topic_reader import TopicRecord, read_topic, topic_exists
 from sequitur.cli.verify import TopicCheck, TopicReport
 from sequitur.consumer.reorder import parse_event_time_spec
@@ -59,6 +63,7 @@ OUTPUT_TOPICS: Final[Mapping[Runner, str]] = {
     "spark": "cpu-readings.ordered",
     "local": "cpu-readings.local",
 }
+MEANS_TOPIC: Final = "cpu-readings.means"
 SEND_DELAYS_S: Final = (0.0, 1.5, 4.0)
 """How long each daemon delays a reading: less than the job's delay, so none is late."""
 
@@ -73,6 +78,9 @@ _IDLE_TIMEOUT: Final = "1 s"
 _DAEMON_GRACE_S: Final = 300.0
 _JOB_TIMEOUT_S: Final = 600.0
 _LOG_LINES: Final = 5
+_NINE_DIGITS: Final = 5e-10
+_MOST_MEANS: Final = 8
+"""At most so many means are shown."""
 _SAID_BY_EACH_JVM: Final = "WARNING: Using incubator modules"
 """Spark's JVM uses one, and no option silences the warning."""
 
@@ -91,12 +99,13 @@ def run_demo(*, seconds: float, rate_hz: float, delay: str, plot: Path) -> DemoR
     spark_home()  # raise for missing parts before anything starts
     load("matplotlib", _PICTURE)
     load("cloudpickle", "the demo's job without Spark")
+    load("pandas", "the demo's comparison")
     with (
         leaving_on_signals(),
         tempfile.TemporaryDirectory(prefix="sequitur-demo-") as folder,
         _broker(folder) as kafka,
     ):
-        topics = (INPUT_TOPIC, *OUTPUT_TOPICS.values())
+        topics = (INPUT_TOPIC, *OUTPUT_TOPICS.values(), MEANS_TOPIC)
         taken = [name for name in topics if topic_exists(kafka, name)]
         if taken:
             raise DemoError(f"topic {taken[0]!r} exists already: the demo needs a fresh one")
@@ -112,6 +121,8 @@ def run_demo(*, seconds: float, rate_hz: float, delay: str, plot: Path) -> DemoR
         jobs["local"] = _run_job(environ, Path(folder), "local", delay=delay)
         _say("Spark starts with the same job on the same events")
         jobs["spark"] = _run_job(environ, Path(folder), "spark", delay=delay)
+        _say("a topology computes the mean usage of each CPU by minute")
+        _run_means(environ, Path(folder), delay=delay)
         _say("an independent reader compares what came out with what went in")
         return _compare(kafka, sent, jobs, plot, delay_ms)
 
@@ -122,6 +133,7 @@ class DemoReport:
     before: TopicReport  # the check of the input topic
     runners: Mapping[Runner, RunnerReport]  # what the job did, by the name of its runner
     differing: int  # rows of one ordered topic that the other lacks at the same place
+    means: MeansReport
     problems: tuple[str, ...] = field(default=())
 
     def as_json(self) -> dict[str, Any]:
@@ -130,7 +142,48 @@ class DemoReport:
             "before": self.before.as_json(),
             "runners": {name: one.as_json() for name, one in self.runners.items()},
             "differing": self.differing,
+            "means": self.means.as_json(),
             "problems": list(self.problems),
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class MinuteMean:
+    key: str  # host and CPU
+    begin_ms: int  # of the minute, epoch ms
+    mean: float  # usage in per cent
+    count: int  # how many readings
+
+
+@dataclass(frozen=True, slots=True)
+class MeansReport:
+    """Mean usage by CPU and minute, as the topology computed it and as pandas does."""
+
+    found: Sequence[MinuteMean]
+    wanted: Sequence[MinuteMean]
+
+    @property
+    def problems(self) -> tuple[str, ...]:
+        found = {(one.key, one.begin_ms): one for one in self.found}
+        wanted = {(one.key, one.begin_ms): one for one in self.wanted}
+        differing = sum(
+            found[place].count != one.count
+            or not math.isclose(found[place].mean, one.mean, rel_tol=_NINE_DIGITS)
+            for place, one in wanted.items()
+            if place in found
+        )
+        claims = {
+            f"{len(self.found) - len(found)} means put out again": len(self.found) == len(found),
+            f"{len(wanted.keys() - found.keys())} means missing": wanted.keys() <= found.keys(),
+            f"{len(found.keys() - wanted.keys())} means too many": found.keys() <= wanted.keys(),
+            f"{differing} means are not those of pandas": differing == 0,
+        }
+        return tuple(problem for problem, holds in claims.items() if not holds)
+
+    def as_json(self) -> dict[str, Any]:
+        return {
+            "found": [asdict(one) for one in self.found],
+            "pandas": [asdict(one) for one in self.wanted],
         }
 
 
@@ -188,12 +241,29 @@ def print_report(report: DemoReport, console: Console) -> None:
     table.add_section()
     add("seconds from command to end", *[round(job.seconds, 1) for job in jobs])
     console.print(table)
+    console.print(_table_of_means(report.means.found))
     for problem in report.problems:
         console.print(f"[bold red]{problem}")
     if not report.problems:
         console.print("[bold green]nothing lost, nothing duplicated, every key in event-time order")
     if report.differing == 0:
         console.print("[bold green]both runners wrote the same rows")
+    if report.means.found and not report.means.problems:
+        console.print("[bold green]each mean is out once, and to nine digits that of pandas")
+
+
+def _table_of_means(means: Sequence[MinuteMean]) -> Table:
+    table = Table(title="Mean CPU usage by minute", title_justify="left")
+    for title in ("minute", "CPU"):
+        table.add_column(title)
+    for title in ("readings", "mean usage"):
+        table.add_column(title, justify="right")
+    for one in sorted(means, key=lambda one: (one.begin_ms, one.key))[:_MOST_MEANS]:
+        minute = datetime.fromtimestamp(one.begin_ms / 1000, UTC)
+        table.add_row(f"{minute:%H:%M}", one.key, f"{one.count:,}", f"{one.mean:.9f} %")
+    if len(means) > _MOST_MEANS:
+        table.caption = f"and {len(means) - _MOST_MEANS:,} more"
+    return table
 
 
 @contextlib.contextmanager
@@ -274,28 +344,48 @@ class _Job:
 
 def _run_job(environ: Mapping[str, str], folder: Path, runner: Runner, *, delay: str) -> _Job:
     """Run the reorder job until it has drained."""
-    report = folder / f"reorder.{runner}.json"
+    words = ["reorder", "--max-offsets-per-trigger", str(_ROWS_A_BATCH)]
+    if runner == "spark":
+        # A minute's work does not pay for the JVM's optimising compiler.
+        words += ["--conf", "spark.driver.defaultJavaOptions=-XX:TieredStopAtLevel=1"]
+    begun = time.monotonic()
+    counts = _drained(environ, folder, runner, words, OUTPUT_TOPICS[runner], delay)
+    return _Job(counts, time.monotonic() - begun)
+
+
+def _run_means(environ: Mapping[str, str], folder: Path, *, delay: str) -> None:
+    """Run the topology until all its windows are closed."""
+    words = ["process", str(demo_usage.__file__)]
+    _drained(environ, folder, "local", words, MEANS_TOPIC, delay)
+
+
+def _drained(  # noqa: PLR0917 - private, and each is of a type of its own
+    environ: Mapping[str, str],
+    folder: Path,
+    runner: Runner,
+    words: Sequence[str],
+    output_topic: str,
+    delay: str,
+) -> dict[str, Any]:
+    """Run a job on all readings until it has drained; return its report."""
+    report, title = folder / f"{output_topic}.json", f"the {words[0]} job (runner {runner})"
     command = [
-        sys.executable, "-P", "-m", "sequitur", "reorder", "--runner", runner,
-        "--input-topics", INPUT_TOPIC, "--output-topic", OUTPUT_TOPICS[runner],
+        sys.executable, "-P", "-m", "sequitur", *words, "--runner", runner,
+        "--input-topics", INPUT_TOPIC, "--output-topic", output_topic,
         "--event-time", _EVENT_TIME, "--delay", delay, "--idle-timeout", _IDLE_TIMEOUT,
-        "--checkpoint", str(folder / f"checkpoint.{runner}"),
-        "--max-offsets-per-trigger", str(_ROWS_A_BATCH),
+        "--checkpoint", str(folder / f"checkpoint.{output_topic}"),
         *RunOptions(
             available_now=True, drain=True, report=report, progress=ProgressStyle.TEXT
         ).flags(),
     ]  # fmt: skip
-    if runner == "spark":
-        # A minute's work does not pay for the JVM's optimising compiler.
-        command += ["--conf", "spark.driver.defaultJavaOptions=-XX:TieredStopAtLevel=1"]
-    begun = time.monotonic()
-    with _limit(_JOB_TIMEOUT_S, f"the reorder job (runner {runner})") as timeout_s:
+    with _limit(_JOB_TIMEOUT_S, title) as timeout_s:
         status = run_with_children(
             command, environ, timeout_s=timeout_s, leave_out=_SAID_BY_EACH_JVM
         )
     if status != 0:
-        raise DemoError(f"the reorder job (runner {runner}) ended with status {status}")
-    return _Job(json.loads(report.read_text()), time.monotonic() - begun)
+        raise DemoError(f"{title} ended with status {status}")
+    found: dict[str, Any] = json.loads(report.read_text())
+    return found
 
 
 def _compare(
@@ -336,7 +426,35 @@ def _compare(
     problems = [problem for problem, holds in claims.items() if not holds]
     for runner, one in runners.items():
         problems += [f"{_TITLES[runner]}: {problem}" for problem in one.problems]
-    return DemoReport(sent, before, runners, differing, tuple(problems))
+    means = _means(kafka)
+    return DemoReport(sent, before, runners, differing, means, (*problems, *means.problems))
+
+
+def _means(kafka: KafkaSettings) -> MeansReport:
+    """Compare the means that came out with those that pandas computes of the same readings."""
+    late = _Contents.read(kafka, f"{MEANS_TOPIC}.late").ids
+    rows = [
+        {"key": (record.key or b"").decode(), **json.loads(record.value or b"")}
+        for record in read_topic(kafka, INPUT_TOPIC)
+        if record.header(EVENT_ID_HEADER) not in late
+    ]
+    found = []
+    for record in read_topic(kafka, MEANS_TOPIC):
+        one = json.loads(record.value or b"")
+        key = (record.key or b"").decode()
+        found.append(MinuteMean(key, one["begin_ms"], one["mean"], one["count"]))
+    return MeansReport(found, means_of(rows))
+
+
+def means_of(rows: Sequence[Mapping[str, Any]]) -> list[MinuteMean]:
+    """Return the mean usage by key and minute, as pandas computes it."""
+    readings = load("pandas", "the demo's comparison").DataFrame(rows)
+    minutes = readings["occurred_at"] // 60_000 * 60_000
+    grouped = readings.groupby(["key", minutes])["usage"].agg(["mean", "count"])
+    return [
+        MinuteMean(key, int(begin_ms), float(row["mean"]), int(row["count"]))
+        for (key, begin_ms), row in grouped.iterrows()
+    ]
 
 
 def _report(

@@ -38,7 +38,14 @@ from sequitur.pipelines.launch import (
     spark_submit_command,
 )
 from sequitur.pipelines.ordering.progress import ProgressStyle, instant
-from sequitur.pipelines.run_options import ProcessJob, ReorderJob, RunOptions, with_options
+from sequitur.pipelines.run_options import (
+    DropState,
+    ProcessJob,
+    ReorderJob,
+    RunOptions,
+    drop_flags,
+    with_options,
+)
 from sequitur.pipelines.spark_settings import spark_home
 from sequitur.pipelines.topology.topology_file import load_topology
 
@@ -206,6 +213,7 @@ def run_topology(
     topology: Annotated[Path, typer.Argument(help="Python file that says `topology = ...`")],
     options: RunOptions,
     spark: SparkOptions,
+    drop_state: DropState = None,
 ) -> None:
     """Run a topology on events in event-time order, and track each until its tree is done."""
     from sequitur.pipelines.ordering.opening import ProcessStage  # noqa: PLC0415 - other commands need no Spark
@@ -218,8 +226,8 @@ def run_topology(
         settings,
         options,
         spark,
-        arguments=[str(topology)],
-        process=ProcessStage(loaded, settings.process),
+        arguments=[str(topology), *drop_flags(drop_state)],
+        process=ProcessStage(loaded, settings.process, tuple(drop_state or ())),
     )
 
 

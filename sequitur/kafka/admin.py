@@ -59,6 +59,8 @@ _LEARNS_IN_S: Final = 5.0
 _KNOWN_FOR_S: Final = 60.0
 _REFUSED_BY_FOR_S: Final = 1.0
 """Rows are refused by a topic's known settings for so long, then these are read again."""
+_JUST_TOLD_S: Final = 0.05
+"""An answer about leaders counts for so long for the next question of a thread."""
 _INTERNAL: Final = frozenset({"__consumer_offsets", "__transaction_state"})
 """Spark does not subscribe to these internal topics by a pattern."""
 _BOTH_WAYS: Final = "message.timestamp.difference.max.ms"
@@ -581,8 +583,10 @@ class _ByThread:
         bound = self._bound()
         connections = kept_connections(self._kafka, bound)
         topics = {one.topic for one in wanted}
-        # If no broker tells now who leads, those are asked that led when one told last.
-        connections.run(connections.leaders.refresh(topics), bound)
+        # If no broker tells now who leads, those are asked that led when one told last. A step asks
+        # for ids first, and then goes by the same answer.
+        if not connections.leaders.were_told(topics, _JUST_TOLD_S):
+            connections.run(connections.leaders.refresh(topics), bound)
         found: dict[SourcePartition, int] = {}
         for time_ms in sorted(set(wanted.values())):
             asked = [OutputPartition(*one) for one, at in wanted.items() if at == time_ms]

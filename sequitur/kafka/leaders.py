@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import functools
 import time
+from math import inf
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeAlias
 
 from sequitur.errors import RequestUnknownError, RetriableError
@@ -48,6 +49,7 @@ class Leaders:
         self._wire = wire
         self._due: dict[int, list[tuple[OutputPartition, bytes, _Answer]]] = {}
         self._requests: set[asyncio.Task[None]] = set()
+        self._asked_s: dict[str, float] = {}  # when topics were last asked for, with an answer
         # replicas that leaders have named for this machine's rack, and until when they count; None
         # if the named replica has failed
         self._replicas: dict[SourcePartition, tuple[int | None, float]] = {}
@@ -59,15 +61,30 @@ class Leaders:
         await asyncio.gather(*self._requests, return_exceptions=True)
 
     async def refresh(
-        self, topics: Iterable[str], *, unless_led: Collection[SourcePartition] = ()
+        self,
+        topics: Collection[str],
+        *,
+        unless_led: Collection[SourcePartition] = (),
     ) -> bool:
-        """Ask the brokers again who leads, unless it was said of all of some; whether one answers.
+        """Ask the brokers again who leads; whether one answers.
 
         Who led when it was asked last may not lead now.
+
+        Args:
+            topics: The topics.
+            unless_led: Do not ask if it was said of all of these, however long ago.
         """
         if unless_led and all(self._wire.leader(*where) is not None for where in unless_led):
             return True
-        return await self._wire.refresh(topics)
+        asked_s = time.monotonic()
+        is_told = await self._wire.refresh(topics)
+        self._asked_s |= dict.fromkeys(topics, asked_s if is_told else -inf)
+        return is_told
+
+    def were_told(self, topics: Iterable[str], within_s: float) -> bool:
+        """Tell whether brokers answered a question about all topics that was asked so lately."""
+        since_s = min((self._asked_s.get(topic, -inf) for topic in topics), default=-inf)
+        return time.monotonic() - since_s < within_s
 
     async def connect(self, where: OutputPartition) -> int:
         """Return a partition's leader. Connect to it first if need be."""

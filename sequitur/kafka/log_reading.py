@@ -11,6 +11,8 @@ that only the log itself can tell what is in it.
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from itertools import groupby
+from operator import attrgetter
 from typing import TYPE_CHECKING, Any, Final
 
 from aiokafka.protocol.fetch import FetchRequest
@@ -20,7 +22,7 @@ from sequitur.base.retry import Backoff, Retry
 from sequitur.errors import FatalError, LogRangeError, RetriableError
 from sequitur.kafka.error_codes import NO_ERROR, Action, Request, action_of, meaning_of
 from sequitur.kafka.partition import SourcePartition
-from sequitur.kafka.record_format import following
+from sequitur.kafka.record_format import MAGIC, following
 from sequitur.kafka.records import EVENT_ID_HEADER
 from sequitur.kafka.stored_batches import MOST_BYTES, batches_in, columns_in_pieces, seen
 
@@ -155,11 +157,64 @@ class Fetched:
         for some in columns_in_pieces(self.batches, most_bytes, piece_bytes):
             yield some.between(self.offset, self.next_offset)
 
+    @property
+    def is_whole(self) -> bool:
+        """Whether its batches have no record beside its offsets, and are unpacked by columns."""
+        batches = self.batches
+        if not batches:
+            return True
+        begins, ends = batches[0].base_offset, batches[-1].last_offset
+        is_cut = begins < self.offset or ends >= self.next_offset
+        return not is_cut and all(batch.magic >= MAGIC for batch in batches)
+
     def rows(self) -> Iterator[Record]:
         for batch in self.batches:
             for record in batch.rows():
                 if self.offset <= record.offset < self.next_offset:
                     yield record
+
+
+def together(
+    answers: Iterable[Fetched], most_bytes: int | None = None, piece_bytes: int = MOST_BYTES
+) -> Iterator[tuple[list[tuple[SourcePartition, int]], RecordColumns]]:
+    """Yield the records of answers in columns, with how many of these are of which partition.
+
+    They are in the order of the answers. To unpack a few batches takes nearly as long as to unpack
+    a hundred, so whole answers are unpacked at once. For the bounds see `Fetched.columns`.
+    """
+    left = most_bytes
+    for is_whole, some in groupby(answers, attrgetter("is_whole")):
+        for parts, columns in (_of_whole if is_whole else _one_by_one)(some, left, piece_bytes):
+            if left is not None:
+                left -= columns.size_bytes
+            yield parts, columns
+
+
+def _one_by_one(
+    answers: Iterable[Fetched], left: int | None, piece_bytes: int
+) -> Iterator[tuple[list[tuple[SourcePartition, int]], RecordColumns]]:
+    for one in answers:
+        for columns in one.columns(left, piece_bytes):
+            if left is not None:
+                left -= columns.size_bytes
+            yield [(one.where, len(columns))], columns
+
+
+def _of_whole(
+    answers: Iterable[Fetched], left: int | None, piece_bytes: int
+) -> Iterator[tuple[list[tuple[SourcePartition, int]], RecordColumns]]:
+    batches = [(one.where, batch) for one in answers for batch in one.batches]
+    counts = iter([(where, batch.count) for where, batch in batches])
+    for columns in columns_in_pieces([batch for _, batch in batches], left, piece_bytes):
+        parts: list[tuple[SourcePartition, int]] = []
+        rows = 0
+        while rows < len(columns):  # a piece ends with a batch
+            where, count = next(counts)
+            rows += count
+            if parts and parts[-1][0] == where:
+                count += parts.pop()[1]
+            parts.append((where, count))
+        yield parts, columns
 
 
 async def fetch(

@@ -25,7 +25,7 @@ from sequitur.errors import (
     UnansweredError,
 )
 from sequitur.kafka.connections import Bound, kept_connections
-from sequitur.kafka.log_reading import EARLIEST
+from sequitur.kafka.log_reading import EARLIEST, together
 from sequitur.kafka.partition import OutputPartition, SourcePartition
 
 if TYPE_CHECKING:
@@ -50,6 +50,8 @@ _PARTITION_BYTES: Final = 1 << 20
 _REQUEST_BYTES: Final = 16 << 20
 _PIECE_BYTES: Final = 16 << 20
 """The bytes of batches that are unpacked at once."""
+_TOGETHER_BYTES: Final = 1 << 20
+"""So many bytes of answers are unpacked together, or one answer if it is larger."""
 _FIRST_BYTES: Final = 64 << 10
 """The bytes to ask of a partition whose record size is unknown."""
 _BEHIND_BYTES: Final = 16 << 20
@@ -107,14 +109,46 @@ class Reader:
         Raises:
             ReadTooLargeError: There are more bytes; besides what `rows` raises.
         """
-        left = most_bytes
-        for some in self._read(spans):
-            for columns in some.columns(left, _PIECE_BYTES):
+        for parts, columns in self.together(spans, most_bytes, reached):
+            begin = 0
+            for where, count in parts:
+                yield where, columns.part(begin, begin + count)
+                begin += count
+
+    def together(
+        self,
+        spans: Spans,
+        most_bytes: int | None = None,
+        reached: dict[SourcePartition, int] | None = None,
+    ) -> Iterator[tuple[list[tuple[SourcePartition, int]], RecordColumns]]:
+        """Yield the records of ranges as `columns` does, but those of small answers at once.
+
+        With each piece comes how many of its records are of which partition, in their order.
+        """
+        left, answers = most_bytes, self._read(spans)
+        failed: Exception | None = None
+        is_over = False
+        while not is_over:
+            some: list[Fetched] = []
+            size = 0
+            while size < _TOGETHER_BYTES and not is_over:
+                try:
+                    one = next(answers)
+                except StopIteration:
+                    is_over = True
+                except Exception as error:  # noqa: BLE001 - raised behind what has come
+                    is_over, failed = True, error
+                else:
+                    some.append(one)
+                    size += sum(len(batch.raw) for batch in one.batches)
+            for parts, columns in together(some, left, _PIECE_BYTES):
                 if left is not None:
                     left -= columns.size_bytes
-                yield some.where, columns
+                yield parts, columns
             if reached is not None:
-                reached[some.where] = some.next_offset
+                reached |= {one.where: one.next_offset for one in some}
+        if failed is not None:
+            raise failed
 
     def stable_ends(self, places: Mapping[SourcePartition, int]) -> dict[SourcePartition, int]:
         """Return where open transactions begin, or logs end, behind a place of each partition.

@@ -285,6 +285,10 @@ class RecordColumns:
     def between(self, first: int, stop: int) -> RecordColumns:
         """Return the records from `first` to before `stop`."""
         begin, end = (int(one) for one in np.searchsorted(self.offsets, (first, stop)))
+        return self.part(begin, end)
+
+    def part(self, begin: int, end: int) -> RecordColumns:
+        """Return the records from a place to before another."""
         if (begin, end) == (0, len(self)):
             return self
         which = slice(begin, end)

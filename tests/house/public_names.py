@@ -80,7 +80,9 @@ _AGGREGATES: Final = (
 )
 NOT_FOR_USERS: Final = frozenset(
     {
-        *("Key.__init__", "Key.end", "Key.entry", "Key.shown", "Topology.keyed_bolts"),
+        *("Key.__init__", "Key.before", "Key.check_call", "Key.end", "Key.entries", "Key.entry"),
+        *("Key.number_list", "Key.resize", "Key.runner", "Key.shown"),
+        *("KeyList.__init__", "KeyMap.__init__", "Topology.key_stores", "Topology.keyed_bolts"),
         *("BaseBolt.declared", "ComponentDeclarer.__init__", "ComponentDeclarer.grouping"),
         *("BasicOutputCollector.__init__", "BatchOutputCollector.__init__"),
         *("OutputCollector.__init__", "OutputCollector.hand_over"),

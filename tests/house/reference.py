@@ -19,6 +19,7 @@ from sequitur.consumer.subscription.cursor import Cursor, CursorIdentity
 from sequitur.consumer.subscription.partitions import PartitionCursor
 from sequitur.pipelines.ordering.job_metrics import JobMetrics
 from sequitur.pipelines.run_options import ProcessJob, ReorderJob
+from sequitur.pipelines.topology.kept_keys import BoltKeys
 from sequitur.producer.daemon.health import COUNTERS, GAUGES, DaemonCollector, HealthSnapshot
 from sequitur.producer.daemon.settings import ProduceJob
 from tests.house.public_names import reference_pages
@@ -99,7 +100,9 @@ def _of_a_job() -> Iterable[Metric]:
     metrics = JobMetrics(registry, Outages(0, 0, wait=bool))
     cursor = PartitionCursor(Cursor(CursorIdentity("name", *A)))
     metrics.show_cursors(lambda: {A: cursor})
+    metrics.show_keys(lambda: {"bolt": BoltKeys(0, 0, 0, 0)})
     entry, done = done_step(learned=True)
+    metrics.show_late(lambda: {"bolt": 0})
     metrics(entry, replace(done, processed=defaultdict(int)))
     return registry.collect()
 

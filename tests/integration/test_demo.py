@@ -65,11 +65,15 @@ def test_the_demo_loses_nothing_and_restores_the_order(tmp_path: Path) -> None:
     assert plot.read_bytes().startswith(PNG_SIGNATURE)
     assert "nothing lost, nothing duplicated" in run.stdout
     assert "both runners wrote the same rows" in run.stdout
+    means = report["means"]
+    assert sum(one["count"] for one in means["found"]) == report["sent"]
+    assert len(means["found"]) == len(means["pandas"])
+    assert "each mean is out once, and to nine digits that of pandas" in run.stdout
     (shown,) = blocks("See it")
     assert is_shown(shown.output, run.stdout), run.stdout
     said = [*run.stdout.splitlines(), *run.stderr.splitlines()]
     assert sum(line.startswith("step ") for line in said) >= 4
-    assert sum(line.startswith("demo: ") for line in said) == 5
+    assert sum(line.startswith("demo: ") for line in said) == 6
     assert [line for line in said if "{" in line or "WARNING" in line] == []
 
 

@@ -134,7 +134,7 @@ def test_checkpoint_keeps_to_its_app(output: JobOutput) -> None:
     with pytest.raises(CheckpointError, match="belongs to a job with app = 'app-"):
         other.open({output.topic: 4}, newest=-1, done=-1, sent=None)
     folder.documents["outputs.json"]["format"] = 2
-    with pytest.raises(CheckpointError, match="it has format 2, this version reads 1"):
+    with pytest.raises(CheckpointError, match="of format 2, this version reads 1"):
         output.life(folder)
 
 

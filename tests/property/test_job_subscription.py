@@ -20,10 +20,10 @@ from sequitur.errors import SubscriptionError, UnansweredError
 from sequitur.kafka.partition import SourcePartition
 from sequitur.pipelines.ordering import job_subscription
 from sequitur.pipelines.ordering.job_subscription import JobSubscription
-from sequitur.pipelines.store.job_identity import NO_FORMER_JOB
+from sequitur.pipelines.store.job_identity import NO_FORMER_JOB, SubscribedJob
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Callable, Iterable
 
     from sequitur.consumer.subscription.cursor import Cursor
     from sequitur.consumer.subscription.subscription_state import SubscriptionState
@@ -51,8 +51,9 @@ class _Checkpoint:
     left: int = 0
     rows: int = 0
 
-    def read_document(self, name: str, _: object) -> Any:
-        return self.documents.get(name)
+    def read_document(self, name: str, meaning: Callable[[Any], Any]) -> Any:
+        found = self.documents.get(name)
+        return None if found is None else meaning(found)
 
     def write_document(self, name: str, document: Any) -> None:
         self.documents[name] = document
@@ -256,8 +257,6 @@ def test_a_job_whose_cursors_are_lost_begins_nowhere_without_its_checkpoint() ->
         subscription.claim(kept, None, -1, {"out": 1})
     assert subscription.partition is None
     head: Any = SimpleNamespace(step=3)
-    kept.write_document(
-        "subscription.json", {"subscription": "s", "id": "a", "former": dump(NO_FORMER_JOB)}
-    )
+    kept.write_document("subscription.json", dump(SubscribedJob("s", "a", NO_FORMER_JOB)))
     subscription.claim(kept, head, 3, {"out": 1})
     assert world.stored.state.checkpoint == "a"

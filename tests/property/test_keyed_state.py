@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections import defaultdict
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -11,11 +10,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from sequitur.consumer.topology import EventValues, ProcessSettings, TopologyTester
-from tests.support.keyed_counts import GAP_MS, MOST_ATTEMPTS, WHERE, counting, expected
+from tests.support.keyed_counts import GAP_MS, MOST_ATTEMPTS, WHERE, by_key, counting, cut, expected
 from tests.support.step_runs import StepRuns
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Sequence
     from pathlib import Path
 
     from tests.support.keyed_counts import Given
@@ -41,23 +40,6 @@ def _streams(draw: st.DrawFn) -> list[Given]:
 _CUTS = st.sets(st.integers(0, 24), max_size=6)
 
 
-def _cut(events: Sequence[Given], cuts: Iterable[int]) -> list[list[Given]]:
-    """Divide events into steps, between two times: a frontier divides no others."""
-    parts: list[list[Given]] = [[]]
-    for place, one in enumerate(events):
-        if place in cuts and parts[-1] and parts[-1][-1][0] < one[0]:
-            parts.append([])
-        parts[-1].append(one)
-    return parts
-
-
-def _by_key(records: Iterable[tuple[bytes | None, bytes | None]]) -> dict[bytes, list[Any]]:
-    found: dict[bytes, list[Any]] = defaultdict(list)
-    for key, value in records:
-        found[key or b""].append(json.loads(value or b""))
-    return dict(found)
-
-
 def _wanted(events: Sequence[Given], reached_ms: int) -> dict[bytes, list[Any]]:
     return {key: said for key, said in expected(events, reached_ms).items() if said}
 
@@ -68,16 +50,16 @@ def test_outputs_are_those_of_a_run_without_failures_and_cuts(
     events: list[Given], cuts: set[int], stages: int, partitions: int | None, waits: bool
 ) -> None:
     tester = TopologyTester(counting(stages), _SETTINGS, partitions=partitions)
-    for part in _cut(events, cuts):
+    for part in cut(events, cuts):
         tester.run([(key, json.dumps(plan), at_ms) for at_ms, key, plan in part])
         if waits:
             tester.advance(1)
     tester.retry_all()
     reached_ms = events[-1][0]
-    assert _by_key(tester.records("out")) == _wanted(events, reached_ms)
+    assert by_key(tester.records("out")) == _wanted(events, reached_ms)
     tester.run(watermark_ms=reached_ms + 10 * GAP_MS)
     tester.retry_all()
-    assert _by_key(tester.records("out")) == _wanted(events, reached_ms + 10 * GAP_MS)
+    assert by_key(tester.records("out")) == _wanted(events, reached_ms + 10 * GAP_MS)
     dead = sum(plan["fails"] >= MOST_ATTEMPTS for *_, plan in events)
     assert len(tester.acked) == len(events) - dead
 
@@ -109,7 +91,7 @@ def test_a_job_that_dies_in_its_steps_goes_on_from_its_files(  # noqa: PLR0917 -
     folder: Path = tmp_path_factory.mktemp("steps")
     process = _SETTINGS.model_copy(update={"max_spout_pending": most})
     runs = StepRuns(counting(stages), folder, process, partitions=2, life="0")
-    for number, part in enumerate(_cut(events, cuts)):
+    for number, part in enumerate(cut(events, cuts)):
         runs.reached_ms = part[-1][0]
         new = [
             EventValues(key, json.dumps(plan).encode(), (), at_ms, "in", key[0] % 2, plan["n"], 0)
@@ -123,9 +105,9 @@ def test_a_job_that_dies_in_its_steps_goes_on_from_its_files(  # noqa: PLR0917 -
         runs.step(new)
         runs.now_ms += 1
     runs.to_the_end(most=400)
-    assert _by_key(runs.records("out")) == _wanted(events, events[-1][0])
+    assert by_key(runs.records("out")) == _wanted(events, events[-1][0])
     runs.reached_ms = events[-1][0] + 10 * GAP_MS
     runs.step()
     runs.to_the_end(most=400)
-    assert _by_key(runs.records("out")) == _wanted(events, runs.reached_ms)
+    assert by_key(runs.records("out")) == _wanted(events, runs.reached_ms)
     assert runs.next_timer_ms is None

@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 from sequitur.consumer.reorder import ReorderSettings
 from sequitur.consumer.reorder.clock import EventClock, PartitionClock
 from sequitur.consumer.reorder.reasons import LATE, QUARANTINE_REASONS
-from sequitur.kafka.log_reading import Fetched
+from sequitur.kafka.log_reading import Fetched, together
 from sequitur.kafka.partition import SourcePartition, murmur2
 from sequitur.kafka.record_format import RecordLimit
 from sequitur.kafka.stored_batches import batches_in, seen
@@ -32,7 +32,7 @@ from tests.support.partition_logs import PartitionLog, partition_logs
 from tests.support.values import replace
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterator, Mapping
 
     from sequitur.kafka.stored_batches import RecordColumns
     from sequitur.pipelines.ordering.context import Spans
@@ -71,20 +71,17 @@ class _Brokers:
     at_once: int
     piece_bytes: int
 
-    def columns(
+    def together(
         self, spans: Spans, most_bytes: int, _reached: dict[SourcePartition, int] | None = None
-    ) -> list[tuple[SourcePartition, RecordColumns]]:
-        found = []
+    ) -> Iterator[tuple[list[tuple[SourcePartition, int]], RecordColumns]]:
+        answers = []
         for where, (first, stop) in spans.items():
             log = self.logs[where]
             batches = list(seen(batches_in(b"".join(log.batches)), log.aborted))
             for at in range(0, len(batches), self.at_once):
                 some = batches[at : at + self.at_once]
-                one = Fetched(where, first, stop, some, stop, stop)
-                for columns in one.columns(most_bytes, self.piece_bytes):
-                    most_bytes -= columns.size_bytes
-                    found.append((where, columns))
-        return found
+                answers.append(Fetched(where, first, stop, some, stop, stop))
+        return together(answers, most_bytes, self.piece_bytes)
 
 
 @dataclass
@@ -190,6 +187,8 @@ def _staged(  # noqa: PLR0917 - what a step is staged by
     ]
     aside.sort(key=lambda row: (row["topic"], row["partition"], row["offset"]))
     told = {one.name: getattr(found, one.name) for one in fields(found)}
+    # The driver syncs its rows with the document that names them.
+    assert told.pop("is_synced") is isinstance(source, _ByTasks) or not files
     run = told["run"] = replace(found.run, files={}, size_bytes=0)
     assert found.run.size_bytes > run.size_bytes or not files
     rows_of_files = sum(found.run.files.values())

@@ -124,11 +124,11 @@ def dying_at(
 ) -> Callable[..., None]:
     """Return what dies before, or just after, it writes the first document of a folder."""
 
-    def write_document(folder: Any, name: str, content: Any) -> None:
+    def write_document(folder: Any, name: str, *how: Any) -> None:
         is_it = name.startswith(document)
         if is_it and not is_written:
             raise CrashError(name)
-        original(folder, name, content)
+        original(folder, name, *how)
         if is_it:
             raise CrashError(name)
 

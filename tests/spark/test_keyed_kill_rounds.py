@@ -12,7 +12,8 @@ import pytest
 
 from tests.spark.checkpoint_places import CheckpointPlace
 from tests.spark.kill_rounds import Rounds
-from tests.support.keyed_rounds import JOB, check_sessions
+from tests.support.dying_merges import die_in_a_merge
+from tests.support.keyed_rounds import JOBS
 from tests.support.local_job import LocalJob
 
 if TYPE_CHECKING:
@@ -42,14 +43,37 @@ class _InTurns(Rounds):
         return LocalJob(self.kafka, settings or self.settings, *flags, **self.job)
 
 
-@pytest.mark.promise("keyed-killed", "keyed-runners")
+@pytest.mark.promise("keyed-killed", "keyed-runners", "windows-killed")
+@pytest.mark.parametrize("kind", JOBS)
 @pytest.mark.timeout(900 + 300 * _ROUNDS)
 def test_state_and_timers_go_on_from_runner_to_runner(
-    broker: Broker, make_topic: MakeTopic, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    broker: Broker,
+    make_topic: MakeTopic,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    kind: str,
 ) -> None:
     """Each life is killed but the last. Outputs equal what is computed from the events alone."""
-    monkeypatch.setenv("SESSIONS_TOPIC", ended := make_topic())
+    keyed = JOBS[kind]
+    topics = [make_topic() for _ in keyed.topics]
+    for name, topic in zip(keyed.topics, topics, strict=True):
+        monkeypatch.setenv(name, topic)
     place = CheckpointPlace.on_path(tmp_path / "checkpoint")
     topic = make_topic(partitions=4)
-    rounds = _InTurns.on(broker.bootstrap_servers, topic, place, Random(_SEED), job=JOB)
-    check_sessions(rounds, rounds.outlive(_ROUNDS), ended)
+    rounds = _InTurns.on(broker.bootstrap_servers, topic, place, Random(_SEED), job=keyed.job)
+    keyed.check_all(rounds, rounds.outlive(_ROUNDS), topics)
+
+
+@pytest.mark.promise("keyed-killed", "keyed-runners")
+@pytest.mark.timeout(900 + 300 * _ROUNDS)
+def test_a_job_that_dies_in_a_merge_goes_on_from_runner_to_runner(
+    broker: Broker, make_topic: MakeTopic, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SESSIONS_TOPIC", ended := make_topic())
+    monkeypatch.setenv("MERGE_WRITES", str(tmp_path / "writes"))
+    keyed, topic = JOBS["sessions"], make_topic(partitions=4)
+    place = CheckpointPlace.on_path(tmp_path / "checkpoint")
+    rounds = _InTurns.on(broker.bootstrap_servers, topic, place, Random(_SEED), job=keyed.job)
+    for _ in range(_ROUNDS):
+        rounds.live_and_die(die_in_a_merge)
+    keyed.check_all(rounds, rounds.finish(), [ended])

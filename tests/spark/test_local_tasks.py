@@ -192,3 +192,10 @@ def test_batch_of_many_partitions_has_few_files(job: Job, make_topic: MakeTopic)
     job.run(drain=True)
     assert contents(job.released()) == contents(events)
     assert_ordered(job.released())
+
+
+@pytest.mark.promise("keyed-memory")
+def test_on_one_machine_all_cores_have_a_process_each(spark: SparkSession) -> None:
+    """So memory for keys is divided among so many."""
+    workers = SparkWorkers(spark)
+    assert workers.processes_a_host == workers.parallelism

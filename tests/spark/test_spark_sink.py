@@ -14,6 +14,7 @@ from pyspark.sql import functions as F  # noqa: N812 - the name everyone gives i
 
 from sequitur.errors import ColumnsError, RowRefusedError, SinkError, TopicError
 from sequitur.pipelines import workers
+from sequitur.pipelines.spark_sink.placed_rows import rows_to_stage
 from tests.spark.spark_sink import PARTITIONS, Sink, check_records, numbered
 from tests.support.waiting import PATIENCE_S
 
@@ -137,6 +138,17 @@ def test_records_have_what_rows_have(sink: Sink) -> None:
 
 
 @pytest.mark.test_all
+def test_spark_writes_no_null_lists_for_tasks(sink: Sink) -> None:
+    """For a batch with null lists its writer of Arrow takes time by the square of its rows."""
+    rows = numbered(sink.spark, range(3)).select("key", "value")
+    assert rows_to_stage(rows, PARTITIONS, ()).columns == ["output_partition", "key", "value"]
+    nulls = rows.withColumn(
+        "headers", F.lit(None).cast("array<struct<key: string, value: binary>>")
+    )
+    found = rows_to_stage(nulls, PARTITIONS, ()).select("headers").collect()
+    assert [one["headers"] for one in found] == [[], [], []]
+
+
 def test_rows_without_a_key_go_where_their_value_says(sink: Sink) -> None:
     """In whatever order and in however many parts Spark has them."""
     rows = sink.spark.range(200).select(F.col("id").cast("string").alias("value"))

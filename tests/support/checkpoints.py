@@ -25,12 +25,14 @@ def claimed(root: Path) -> Checkpoint:
     return checkpoint
 
 
-def step_entry(checkpoint: Checkpoint, step: int, runs: tuple[Run, ...] = ()) -> StepEntry:
-    """A step that has staged a run, and keeps some."""
+def step_entry(
+    checkpoint: Checkpoint, step: int, runs: tuple[Run, ...] = (), *, keeps: bool = False
+) -> StepEntry:
+    """A step that has staged a run, by a task or (`keeps`) in the driver, and keeps some."""
     name = checkpoint.new_name(step)
     folder = checkpoint.location(f"runs/{name}")
     assert isinstance(folder, Path)
-    staged(folder, ROWS, 0)
+    staged(folder, ROWS, 0, keeps=keeps)
     paths = [Path(path) for path in parquet_files(folder)]
     files = {path.name: len(ROWS) for path in paths}
     size = sum(path.stat().st_size for path in paths)

@@ -53,11 +53,11 @@ def dying_behind(document: str) -> Iterator[None]:
 
 
 def _dying_at(document: str, is_written: bool, create: Callable[..., bool]) -> Callable[..., bool]:
-    def dying(storage: Any, name: str, text: str) -> bool:
+    def dying(storage: Any, name: str, *how: Any, **named: Any) -> bool:
         if not name.startswith(document):
-            return create(storage, name, text)
+            return create(storage, name, *how, **named)
         if is_written:
-            create(storage, name, text)
+            create(storage, name, *how, **named)
         raise DiedError
 
     return dying

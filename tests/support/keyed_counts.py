@@ -15,7 +15,7 @@ import msgspec
 from sequitur.consumer.topology import KeyedBolt, TopologyBuilder, bolt
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Iterable, Iterator, Sequence
 
     from sequitur.consumer.topology import Event, Key, Timer, Topology, Tuple
 
@@ -97,11 +97,19 @@ def later(given: Tuple) -> Iterator[Any]:
     yield given["key"], given["said"]
 
 
-def counting(stages: int, topic: str | None = None) -> Topology:
+def counting(
+    stages: int,
+    topic: str | None = None,
+    *,
+    keyed: KeyedBolt | None = None,
+    concurrency: int = 1,
+) -> Topology:
     """Return the topology; with two stages the last bolt is in a stage of its own."""
     builder = TopologyBuilder("sessions")
     builder.set_spout("events")
-    builder.set_bolt("sessions", Sessions()).fields_grouping("events", "key")
+    bolt = keyed or Sessions()
+    sessions = builder.set_bolt("sessions", bolt, concurrency=concurrency)
+    sessions.fields_grouping("events", "key")
     builder.set_bolt("beside", beside).local_grouping("sessions")
     last = builder.set_bolt("later", later)
     if stages == 1:
@@ -114,6 +122,24 @@ def counting(stages: int, topic: str | None = None) -> Topology:
 
 Given = tuple[int, bytes, dict[str, Any]]
 """Event time, key and plan of an event."""
+
+
+def cut(events: Sequence[Given], cuts: Iterable[int]) -> list[list[Given]]:
+    """Divide events into steps, between two times: a frontier divides no others."""
+    parts: list[list[Given]] = [[]]
+    for place, one in enumerate(events):
+        if place in cuts and parts[-1] and parts[-1][-1][0] < one[0]:
+            parts.append([])
+        parts[-1].append(one)
+    return parts
+
+
+def by_key(records: Iterable[tuple[bytes | None, bytes | None]]) -> dict[bytes, list[Any]]:
+    """Return the values of records, which are JSON, by their keys."""
+    found: dict[bytes, list[Any]] = defaultdict(list)
+    for key, value in records:
+        found[key or b""].append(json.loads(value or b""))
+    return dict(found)
 
 
 def expected(events: Iterable[Given], reached_ms: int) -> dict[bytes, list[Any]]:

@@ -22,7 +22,8 @@ from sequitur.pipelines.rows.selection import Selection
 from sequitur.pipelines.store.part_files import PartFile
 from sequitur.pipelines.topology.batch import DEAD_LETTERS, FileBatch, FileInput
 from sequitur.pipelines.topology.files import EVENT_COLUMNS, read_pending, write_waiting
-from sequitur.pipelines.topology.kept_keys import KeptKeys, with_changes
+from sequitur.pipelines.topology.kept_keys import KeptKeys, counted, with_changes
+from sequitur.pipelines.topology.key_files import KeyFiles
 from sequitur.pipelines.topology.output_files import OUTPUT_ORDER
 from sequitur.pipelines.topology.surviving_tasks import SurvivingTasks
 from sequitur.pipelines.workers import ThisProcess
@@ -115,7 +116,8 @@ class StepRuns:
         tasks = _TasksHere(ThisProcess(lambda task: task), batch.folder / "work", max_crashes=2)
         keys = {(one.component, one.task): one for one in self.keys}
         result = StepRun(batch, givens, self.states, tasks, keys).run()
-        self.keys = with_changes(self.keys, result.keys)
+        blocked = counted(result.blocked, self.topology)
+        self.keys = with_changes(self.keys, result.keys, blocked)
         self.next_timer_ms = result.next_timer_ms
         self.results.append(result)
         self.counts.update(result.counts)
@@ -185,6 +187,15 @@ class StepRuns:
                 self.step()
         if self.next_due_ms is not None:
             raise RuntimeError(f"after {most} steps events wait still")
+
+    def kept(self) -> list[tuple[str, bytes]]:
+        """The bolts and keys of which something is kept."""
+        found = []
+        for one in self.keys:
+            sources = [file.source for file in one.changes]
+            store = KeyFiles(None if one.base is None else one.base.source, sources)
+            found += [(one.component, key) for key, _ in store.range(b"", b"\xff" * 16)]
+        return found
 
     def pending(self) -> list[PendingEvent]:
         return read_pending(path for paths in self.waiting.values() for path in paths)

@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import signal
 import sys
+from typing import Any
 
 from sequitur.cli.main import main
 from sequitur.pipelines.store.storage import LocalStorage
@@ -19,11 +20,11 @@ _create = LocalStorage.create
 def _stop_before(document: str) -> None:
     is_due = [True]
 
-    def create(self: LocalStorage, name: str, text: str) -> bool:
+    def create(self: LocalStorage, name: str, *how: Any, **named: Any) -> bool:
         if name == document and is_due:
             is_due.clear()
             os.kill(os.getpid(), signal.SIGSTOP)
-        return _create(self, name, text)
+        return _create(self, name, *how, **named)
 
     LocalStorage.create = create  # type: ignore[method-assign]
 

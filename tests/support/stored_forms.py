@@ -55,9 +55,9 @@ from sequitur.kafka.records import encode_event_id, parse_event_id
 from sequitur.pipelines.sink.step_plans import SequenceEnds, StepPlan, TopicPlan
 from sequitur.pipelines.spark_sink.batch_documents import BatchDone, StagedBatch, StagedFile
 from sequitur.pipelines.spark_sink.batch_source import NamedBatch, StreamBatch
-from sequitur.pipelines.store.checkpoint import empty_partitions, partitions_document
+from sequitur.pipelines.store.checkpoint import OutputPartitions
 from sequitur.pipelines.store.job_identity import FormerJob, JobIdentity, begun_with
-from sequitur.pipelines.store.run_files import files_document
+from sequitur.pipelines.store.run_files import RunFiles
 from sequitur.pipelines.topology.processed import Prepared, Processed, ProcessTotals
 from sequitur.producer.journal.frames import (
     PREAMBLE_LENGTH,
@@ -142,8 +142,8 @@ def golden_forms() -> dict[str, dict[str, Any]]:
     return found
 
 
-def _document(name: str, value: Any) -> Form:
-    return Form(name, dump(value), value, partial(load, type(value)))
+def _document(name: str, value: Any, root: Path | None = None) -> Form:
+    return Form(name, dump(value, root), value, partial(load, type(value), root=root))
 
 
 def _run(random: Random, step: int, **more: Any) -> Run:
@@ -219,7 +219,7 @@ def _steps(random: Random) -> Iterator[Form]:
     yield _document("clock", clock)
     yield _document("learned delays", learned)
     yield _document("key folds", keys)
-    yield Form("files of a run", files_document(_run(random, 3, files={"ü.parquet": 3})))
+    yield _document("files of a run", RunFiles(_run(random, 3, files={"ü.parquet": 3}).files))
 
 
 def _sink() -> Iterator[Form]:
@@ -231,7 +231,7 @@ def _sink() -> Iterator[Form]:
     sent = SequenceEnds("c1üster", identity, {_NAME: (None, (0, 7)), "orders": ("ab", ())})
     yield _document("sent", sent)
     files = (StagedFile("ü.parquet", 1 << 40, (((0, 3), (7, 1)), ((1, 2),))),)
-    stream = StreamBatch("6f9e", 12, "plan-注文", "run")
+    stream = StreamBatch("6f9e", 12, "plan-注文")
     yield _document("sink: staged", StagedBatch(3, stream, 8, "f", files))
     yield _document("sink: staged by name", StagedBatch(0, NamedBatch(_NAME), 1, "f", ()))
     sent_so_far = json.loads(json.dumps(dump(sent)))
@@ -245,26 +245,23 @@ def _topology() -> Iterator[Form]:
         step=4, taken=9, totals=totals, next_due_ms=_LARGEST, requests=("r1.parquet",),
         records={_NAME: (_FOLDER / "topology/a/b",)}, dead=(_FOLDER / "topology/a/ü",),
         unfinished=(_FOLDER / "topology/a/d",), waiting={1: (_FOLDER / "x/y/z",), 0: ()},
-        states=[(_NAME, 3, _FOLDER / "topology/a/s")], tasks={_NAME: 4}, time_ms=-1,
+        states=((_NAME, 3, _FOLDER / "topology/a/s"),), tasks={_NAME: 4}, time_ms=-1,
         watermark_ms=5, least_waiting_ms=6, transaction_id=_LARGEST, committers={"c": 2},
     )  # fmt: skip
-    read = partial(Processed.from_document, root=_FOLDER)
-    yield Form("processed", processed.to_document(_FOLDER), processed, read)
-    bare = Processed()
-    yield Form("processed, bare", bare.to_document(_FOLDER), None, None)
+    yield _document("processed", processed, _FOLDER)
+    yield _document("processed, bare", Processed(), _FOLDER)
     prepared = Prepared(
         attempt=1 << 60, folder="f", batch=_NAME, processed=processed,
-        sent=[(_FOLDER / "topology/a/t", {("bolt", 2): [[0, 5]]})], tasks={"bolt": 3},
+        sent=((_FOLDER / "topology/a/t", {("bolt", 2): [[0, 5]]}),), tasks={"bolt": 3},
         signature={"bolt": ["a", _NAME]},
     )  # fmt: skip
-    read_prepared = partial(Prepared.from_document, root=_FOLDER)
-    yield Form("prepared", prepared.to_document(_FOLDER), prepared, read_prepared)
+    yield _document("prepared", prepared, _FOLDER)
 
 
 def _folders() -> Iterator[Form]:
     identity = JobIdentity(("b", _NAME, "a"), None, "json:at:ms", "out", 7, "reorder", "words", 2)
     yield Form("format.json", dump(identity), 7, begun_with)
-    yield Form("partitions.json", partitions_document(4, 6), 2, empty_partitions)
+    yield _document("partitions.json", OutputPartitions(4, 6))
     yield _document("former job", FormerJob(3, _LARGEST, "ü"))
     process = ProcessIdentity("ho\u00dft", 7, "boot ns", 99)
     shown = {"host": "ho\u00dft", "process": 7, "space": "boot ns", "started": 99}

@@ -11,7 +11,7 @@ from sequitur.consumer.topology import BasicBolt, ProcessSettings, TopologyBuild
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-    from sequitur.consumer.topology import BaseBolt, Event, Tuple
+    from sequitur.consumer.topology import BaseBolt, Event, Topology, Tuple
 
 
 class PassOn(BasicBolt):
@@ -44,7 +44,13 @@ def usage(event: Event) -> Any:
 
 
 def windows_tester(bolt: BaseBolt, *streams: str, every: int = 0) -> TopologyTester:
-    """Return a tester of a topology that puts out what a bolt emits, on these streams, too.
+    """Return a tester of `windows_topology`."""
+    settings = ProcessSettings(max_attempts=0, retry_jitter=0, retry_factor=1)
+    return TopologyTester(windows_topology(bolt, *streams, every=every), settings)
+
+
+def windows_topology(bolt: BaseBolt, *streams: str, every: int = 0) -> Topology:
+    """Return a topology that puts out what a bolt emits, on these streams, too.
 
     Args:
         bolt: The bolt.
@@ -58,8 +64,7 @@ def windows_tester(bolt: BaseBolt, *streams: str, every: int = 0) -> TopologyTes
     builder.set_output("results", "results", value="result").local_grouping("pass on")
     for stream in streams:
         builder.set_output(stream, stream).local_grouping("tested", stream)
-    settings = ProcessSettings(max_attempts=0, retry_jitter=0, retry_factor=1)
-    return TopologyTester(builder.build(), settings)
+    return builder.build()
 
 
 def run(

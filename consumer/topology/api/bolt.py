@@ -293,7 +293,8 @@ class TopologyContext:
         config: The topology's configuration.
         task_counts: How many tasks each component has, this one included.
         now_ms: The batch's time, epoch ms. This and the watermark are new in each batch.
-        watermark_ms: All events up to this event time are done. None: not known yet.
+        watermark_ms: All events up to this event time are done. None: not known yet. After a drain
+            it is for windows the end of the last one that was closed.
     """
 
     topology: str
@@ -352,6 +353,15 @@ class Moment:
     only_retries: bool = False
     # every event up to this event time comes in this batch, or came before; None: none is known
     reached_ms: int | None = None
+    # at the end of a drain: timers of bolts that drain are called, though their time has not come
+    closes: bool = False
+    # event times up to which earlier drains have called them, by bolt
+    closed_ms: Mapping[str, int] = field(default_factory=dict)
+
+    def watermark_of(self, bolt: str) -> int | None:
+        """Return what a bolt takes for the watermark: what it closed in a drain stays closed."""
+        known = [one for one in (self.watermark_ms, self.closed_ms.get(bolt)) if one is not None]
+        return max(known, default=None)
 
 
 def ticks_due(

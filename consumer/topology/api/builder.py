@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import logging
 import pickle
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any, Final
 
@@ -24,7 +24,7 @@ from sequitur.consumer.topology.api.groupings import (
     PartialKeyGrouping,
     ShuffleGrouping,
 )
-from sequitur.consumer.topology.api.keyed import KeyedBolt, why_no_state
+from sequitur.consumer.topology.api.keyed import KeyedBolt, check_types, has_entries
 from sequitur.consumer.topology.api.lengths import length_ms
 from sequitur.consumer.topology.api.tuple import (
     DEFAULT_STREAM,
@@ -45,6 +45,8 @@ if TYPE_CHECKING:
 _LIFECYCLE: Final = ("prepare", "finish_batch", "cleanup", "snapshot", "restore")
 _logger = logging.getLogger("sequitur.topology.hook")
 EVENT_FIELDS: Final = EventValues._fields
+KEY_ENTRIES: Final = "/entries"
+"""The maps and lists of a keyed bolt are kept under its name with this after it."""
 
 
 class TopologyBuilder:
@@ -122,6 +124,7 @@ class TopologyBuilder:
         *,
         concurrency: int = 1,
         tick_interval: timedelta | float | str | None = None,
+        uid: str | None = None,
     ) -> ComponentDeclarer:
         """Add a bolt.
 
@@ -133,6 +136,8 @@ class TopologyBuilder:
             concurrency: How many calls of a task may run side by side, in threads, or on an event
                 loop when `process` is async. Calls for one key stay one after the other.
             tick_interval: How often each of its tasks gets a tick tuple, see `TopologyBuilder`.
+            uid: For a keyed bolt, the name under which its state is kept, by default `component`. A
+                bolt that is renamed keeps its state with its former name as `uid`.
 
         Returns:
             The declarer of its input.
@@ -146,6 +151,8 @@ class TopologyBuilder:
         is_keyed = isinstance(made, KeyedBolt)
         if isinstance(made, KeyedBolt):
             _check_keyed(component, made, parallelism, concurrency, tick_ms)
+        elif uid is not None:
+            raise TopologyBuildError(f"bolt {component!r}: uid = {uid!r}: it is not a keyed bolt")
         streams = _streams_of(component, made)
         return self._add(
             Component(
@@ -156,6 +163,7 @@ class TopologyBuilder:
                 concurrency=concurrency,
                 streams=streams,
                 tick_ms=None if is_keyed else self._tick_ms if tick_ms is None else tick_ms,
+                uid=uid,
             )
         )
 
@@ -204,6 +212,7 @@ class TopologyBuilder:
         for one in components.values():
             check_inputs(one, components)
             _check_keyed_inputs(one, components)
+        _check_key_stores(components)
         _check_read(components)
         ordered = in_reading_order(components)
         for one in ordered:
@@ -326,6 +335,26 @@ class Topology:
         return tuple(one.id for one in self.bolts if isinstance(one.bolt, KeyedBolt))
 
     @property
+    def key_stores(self) -> dict[str, str]:
+        """The names under which keyed bolts keep something, and the bolt of each."""
+        found = {}
+        for one in self.bolts:
+            if isinstance(one.bolt, KeyedBolt):
+                found[one.key_store] = one.id
+                if has_entries(one.bolt):
+                    found[one.key_store + KEY_ENTRIES] = one.id
+        return found
+
+    @property
+    def draining(self) -> tuple[str, ...]:
+        """The bolts whose timers are all called when a job drains, as they keep their keys."""
+        return tuple(
+            one.key_store
+            for one in self.bolts
+            if isinstance(one.bolt, KeyedBolt) and one.bolt.drains
+        )
+
+    @property
     def commit_phase(self) -> frozenset[str]:
         """Bolts that take part in the commit phase of a transaction; none without transactions."""
         return frozenset()
@@ -396,6 +425,7 @@ class Component:
         streams: Its streams, each under its name.
         tick_ms: For a bolt, how often it gets a tick. None: never.
         tracked: For the spout, which events have a message id, so that their trees are tracked.
+        uid: For a keyed bolt, the name under which its state is kept. None: its own.
     """
 
     id: str
@@ -408,6 +438,12 @@ class Component:
     streams: Mapping[str, Stream] = field(default_factory=dict)
     tick_ms: int | None = None
     tracked: bool | Callable[[Any], bool] = True
+    uid: str | None = None
+
+    @property
+    def key_store(self) -> str:
+        """The name under which a keyed bolt keeps its keys."""
+        return self.id if self.uid is None else self.uid
 
 
 @dataclass(frozen=True, slots=True)
@@ -614,22 +650,47 @@ def _check_keyed(
     tick_ms: int | None,
 ) -> None:
     whose = f"keyed bolt {component!r}"
-    if (why := why_no_state(type(made).state)) is not None:
-        raise TopologyBuildError(f"{whose}: its state {type(made).state!r} is not a type: {why}")
+    try:
+        check_types(made)
+    except ValueError as error:
+        raise TopologyBuildError(f"{whose}: {error}") from error
+    if made.ttl is not None:
+        length_ms(whose, "ttl", made.ttl)
     if parallelism is not None:
         raise TopologyBuildError(
             f"{whose}: parallelism = {parallelism}: it runs in the tasks of the spout, which have "
             "the events of its keys. Leave parallelism out"
         )
-    if is_async(made) or concurrency > 1:
+    if concurrency > 1 and not is_async(made):
         raise TopologyBuildError(
-            f"{whose}: its calls run one by one: leave concurrency out, and make slow calls in a "
-            "bolt that reads it"
+            f"{whose}: concurrency = {concurrency}: its calls run one by one unless `process` is "
+            "async. Leave concurrency out, and make slow calls in a bolt that reads it"
         )
     if tick_ms is not None:
         raise TopologyBuildError(
             f"{whose}: a tick has no key: set timers with key.timer(), and leave tick_interval out"
         )
+
+
+def _check_key_stores(components: Mapping[str, Component]) -> None:
+    """Refuse keyed bolts that would keep their keys under one name."""
+    found: dict[str, str] = {}
+    for one in components.values():
+        if not isinstance(one.bolt, KeyedBolt):
+            continue
+        name = one.key_store
+        whose = f"keyed bolt {one.id!r}"
+        _check_name(f"the uid of {whose}", name)
+        if name.endswith(KEY_ENTRIES):
+            raise TopologyBuildError(
+                f"{whose}: its state cannot be kept as {name!r}: names that end in "
+                f"{KEY_ENTRIES!r} are those of maps and lists"
+            )
+        other = found.setdefault(name, one.id if name == one.id or name not in components else name)
+        if other != one.id:
+            raise TopologyBuildError(
+                f"{whose}: its uid {name!r} is that of {other!r}, too: give it another one"
+            )
 
 
 def _check_keyed_inputs(one: Component, components: Mapping[str, Component]) -> None:
@@ -720,18 +781,7 @@ def _function_bolt(component: str, function: Any) -> FunctionBolt:
 
 
 def _with_inputs(component: Component, inputs: Iterable[Subscription]) -> Component:
-    return Component(
-        component.id,
-        component.kind,
-        bolt=component.bolt,
-        output=component.output,
-        parallelism=component.parallelism,
-        concurrency=component.concurrency,
-        inputs=tuple(inputs),
-        streams=component.streams,
-        tick_ms=component.tick_ms,
-        tracked=component.tracked,
-    )
+    return replace(component, inputs=tuple(inputs))
 
 
 def _tick_ms(whose: str, interval: timedelta | float | str | None) -> int | None:

@@ -9,18 +9,29 @@ import msgspec
 
 from sequitur.base.text import encodable
 from sequitur.consumer.topology.api.bolt import BaseBolt
+from sequitur.consumer.topology.api.key_items import (
+    Entries,
+    KeyList,
+    KeyMap,
+    Names,
+    list_type,
+    map_types,
+)
 from sequitur.consumer.topology.api.tuple import DEFAULT_STREAM
 from sequitur.errors import KeyedStateError, TimerLoopError
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
 
     from sequitur.consumer.topology.api.collector import TaskId
+    from sequitur.consumer.topology.api.lengths import Length
     from sequitur.consumer.topology.api.tuple import Event
 
 
-MOST_BYTES: Final = 1 << 20
-"""At most so many bytes a key keeps, state and timers."""
+MOST_BYTES: Final = 1 << 30
+"""A bolt's `max_bytes` can be no more."""
+LATEST_VERSION: Final = 127
+"""A bolt's `version` can be no more: it is a byte of each entry."""
 MOST_IN_A_ROW: Final = 1_000
 """So many timers at most may be set one by the other that are due at once."""
 _TIMER_BYTES: Final = 32
@@ -59,11 +70,25 @@ class KeyedBolt(BaseBolt):
                 key.state = None
 
     Attributes:
-        state: The type of a key's state: any type that `msgspec` takes. None: keys have only
-            timers.
+        state: The type of a key's state: any type that `msgspec` takes. None: it has none.
+        state_map: The types of its map, as `dict[str, int]`: names are text, bytes or ints. None:
+            it has none.
+        state_list: The type of its list, as `list[Order]`. None: it has none.
+        ttl: How long state, map and list are kept without an event or timer of the key: seconds, a
+            `timedelta`, or text such as "30 days". None: until the bolt forgets them.
+        max_bytes: How many bytes a key keeps at most, all together.
+        version: Of its types, from 1 to 127. What is stored by another one goes through `migrate`.
+        drains: Whether a job that ends with `--drain` calls all timers of the bolt, as if their
+            time had come. Each key's must come to an end.
     """
 
     state: ClassVar[Any] = None
+    state_map: ClassVar[Any] = None
+    state_list: ClassVar[Any] = None
+    ttl: Length | None = None
+    max_bytes: int = 1 << 20
+    version: int = 1
+    drains: bool = False
 
     @abstractmethod
     def process(self, event: Event, key: Key, /) -> Any:
@@ -86,6 +111,24 @@ class KeyedBolt(BaseBolt):
         """
         del key
         raise NotImplementedError(f"timer {timer.name!r} is due, and the bolt has no on_timer")
+
+    def migrate(self, old: Any, version: int, kind: str, /) -> Any:
+        """Return what was stored by another `version`, as it is now. It is called on each read.
+
+        Args:
+            old: What was stored: None, bool, numbers, text, bytes, lists and dicts of them. A
+                Struct is a dict.
+            version: By which version.
+            kind: "state", or "map" or "list" for a value in it.
+
+        Raises:
+            KeyedStateError: The bolt has no `migrate`.
+        """
+        del old
+        raise KeyedStateError(
+            f"its {kind} is of version {version}, the bolt of version {self.version}: give the "
+            "bolt a migrate()"
+        )
 
 
 class Timer(NamedTuple):
@@ -116,23 +159,61 @@ class SetTimer(NamedTuple):
     row: int  # how many timers in a row were due as soon as they were set, this one included
 
 
+class More(NamedTuple):
+    """What few keys have."""
+
+    version: int = 1  # of the state
+    bytes: int = 0  # of the entries of map and list
+    begin: int = 0  # number of the list's first value
+    end: int = 0  # and of the next one that is appended
+    touched_ms: int | None = None  # of the last event or timer; None if it is kept without an end
+    expires_ms: int | None = None  # when state, map and list are forgotten
+
+
 class Entry(NamedTuple):
     """What is kept of a key. It is not changed, but replaced."""
 
     state: bytes | None = None
     timers: Mapping[str, SetTimer] = {}
     number: int = 0  # number of the next timer's setting
+    more: More = More()
     # the state as it was read back when it was assigned: whoever takes it has it alone
     fresh: list[Any] | None = None
 
     @property
     def is_empty(self) -> bool:
-        return self.state is None and not self.timers
+        return not self.timers and not self.has_state
+
+    @property
+    def has_state(self) -> bool:
+        """Whether there is a state, or an entry of map or list."""
+        return self.state is not None or self.more.bytes > 0
 
     @property
     def timer_ms(self) -> int | None:
-        """The time of its earliest timer; None without any."""
-        return min((one.time_ms for one in self.timers.values()), default=None)
+        """When its earliest timer is due, or its state expires; None if nothing is."""
+        times = [one.time_ms for one in self.timers.values()]
+        if self.more.expires_ms is not None:
+            times.append(self.more.expires_ms)
+        return min(times, default=None)
+
+    def without(self, timer: str) -> Entry:
+        timers = {name: one for name, one in self.timers.items() if name != timer}
+        return Entry(self.state, timers, self.number, self.more, self.fresh)
+
+    def touched(self, time_ms: int, ttl_ms: int | None) -> Entry:
+        """Return it with the time at which it expires if nothing touches it."""
+        more = self.more
+        touched_ms = expires_ms = None
+        if ttl_ms is not None and self.has_state:
+            touched_ms = time_ms if more.touched_ms is None else max(time_ms, more.touched_ms)
+            expires_ms = touched_ms + ttl_ms
+        if (touched_ms, expires_ms) == more[4:]:
+            return self
+        return self._replace(more=More(*more[:4], touched_ms, expires_ms))
+
+    def expired(self) -> Entry:
+        return Entry(None, self.timers, self.number)
 
 
 class KeyRunner(Protocol):
@@ -141,11 +222,28 @@ class KeyRunner(Protocol):
     def encode(self, value: Any, /) -> tuple[bytes, Any]:
         """Return a state as bytes, and as it is read from them."""
 
-    def decode(self, state: bytes, /) -> Any:
+    def decode(self, state: bytes, version: int, /) -> Any:
         """Return a state from its bytes."""
 
+    def encode_entry(self, place: bytes, value: Any, /) -> bytes:
+        """Return an entry of map or list as bytes."""
+
+    def decode_entry(self, place: bytes, stored: bytes, /) -> Any:
+        """Return an entry of map or list from its bytes."""
+
+    def stored_at(self, key: bytes, place: bytes, /) -> bytes | None:
+        """Return an entry of map or list, as the call found it; None without it."""
+
+    def stored(self, key: bytes, low: bytes, high: bytes, /) -> Iterator[tuple[bytes, bytes]]:
+        """Yield places and entries, as the call found them."""
+
     def emit(
-        self, values: Any, anchors: Sequence[Any], stream: str, task: int | None
+        self,
+        values: Any,
+        anchors: Sequence[Any],
+        stream: str,
+        task: int | None,
+        own_time_ms: int | None = None,
     ) -> list[TaskId]:
         """Emit for the key."""
 
@@ -157,19 +255,28 @@ class Key:
         value: The key of its events.
     """
 
-    __slots__ = ("_anchor", "_runner", "_shown", "_timer", "entry", "value")
+    __slots__ = (
+        *("_anchor", "_bolt", "_shown", "_timer"),
+        *("before", "entries", "entry", "is_late", "runner", "value"),
+    )
 
-    def __init__(
+    def __init__(  # noqa: PLR0917 - private, and each is of a type of its own
         self,
         runner: KeyRunner,
+        bolt: KeyedBolt,
         value: bytes,
+        before: Entry,
         entry: Entry,
         anchor: Any,
         timer: SetTimer | None,
     ) -> None:
         self.value = value
+        self.before = before
         self.entry = entry
-        self._runner = runner
+        self.is_late = False
+        self.runner = runner
+        self.entries: Entries | None = None
+        self._bolt = bolt
         self._anchor = anchor
         self._timer = timer
         self._shown: Any = None
@@ -182,26 +289,55 @@ class Key:
 
         Raises:
             KeyedStateError: On assignment: it is not of the bolt's `state`, or the key would keep
-                more than 1 MiB.
+                more than `max_bytes`.
         """
         entry = self.entry
         if self._shown is None and entry.state is not None:
-            fresh = entry.fresh
-            self._shown = fresh.pop() if fresh else self._runner.decode(entry.state)
+            fresh, version = entry.fresh, entry.more.version
+            self._shown = fresh.pop() if fresh else self.runner.decode(entry.state, version)
         return self._shown
 
     @state.setter
     def state(self, value: Any) -> None:
-        self._check_call()
+        self.check_call()
         entry = self.entry
         if value is None:
-            self.entry = Entry(None, entry.timers, entry.number)
+            self.entry = Entry(None, entry.timers, entry.number, entry.more)
         else:
-            encoded, read = self._runner.encode(value)
-            if len(encoded) > MOST_BYTES - _TIMER_BYTES * len(entry.timers):
-                raise self._too_large(len(encoded))
-            self.entry = Entry(encoded, entry.timers, entry.number, [read])
+            encoded, read = self.runner.encode(value)
+            more, version = entry.more, self._bolt.version
+            self._check_size(len(encoded), len(entry.timers), more.bytes)
+            if more.version != version:
+                more = more._replace(version=version)
+            self.entry = Entry(encoded, entry.timers, entry.number, more, [read])
         self._shown = value
+
+    @property
+    def state_map(self) -> KeyMap[Any, Any]:
+        """The map, whose entries are read and stored one by one.
+
+        Raises:
+            KeyedStateError: The bolt says no `state_map`.
+        """
+        kind = type(self._bolt).state_map
+        if kind is None:
+            raise KeyedStateError(
+                f"key {self.value!r:.100} has no map: say `state_map` in the bolt"
+            )
+        return KeyMap(self._entries(), Names.of(map_types(kind)[0]))
+
+    @property
+    def state_list(self) -> KeyList[Any]:
+        """The list, whose values are stored one by one.
+
+        Raises:
+            KeyedStateError: The bolt says no `state_list`.
+        """
+        if type(self._bolt).state_list is None:
+            raise KeyedStateError(
+                f"key {self.value!r:.100} has no list: say `state_list` in the bolt"
+            )
+        return KeyList(self, self._entries())
 
     @property
     def timers(self) -> dict[str, int]:
@@ -218,11 +354,11 @@ class Key:
             at: When it is due, event time in epoch ms.
 
         Raises:
-            KeyedStateError: The key would keep more than 1 MiB.
+            KeyedStateError: The key would keep more than `max_bytes`.
             TimerLoopError: A thousand timers in a row were due as soon as they were set.
         """
-        self._check_call()
-        if not _is_text(name) or at.__class__ is not int or abs(at) > _LATEST_MS:
+        self.check_call()
+        if not _is_text(name) or not _is_time(at):
             raise KeyedStateError(
                 f"timer({name!r:.100}, at={at!r:.100}): the name is text, and `at` an int in ms"
             )
@@ -239,25 +375,43 @@ class Key:
                 )
         timers = dict(entry.timers)
         timers[name] = SetTimer(at, time_ms, follows, entry.number, row)
-        size = len(entry.state or b"") + _TIMER_BYTES * len(timers) + sum(map(len, timers))
-        if size > MOST_BYTES:
-            raise self._too_large(size)
-        self.entry = Entry(entry.state, timers, entry.number + 1, entry.fresh)
+        size = len(entry.state or b"") + sum(map(len, timers))
+        self._check_size(size, len(timers), entry.more.bytes)
+        self.entry = Entry(entry.state, timers, entry.number + 1, entry.more, entry.fresh)
 
     def cancel(self, name: str) -> None:
         """Cancel a timer. Without a timer of this name it does nothing."""
-        self._check_call()
+        self.check_call()
         entry = self.entry
         if name in entry.timers:
-            timers = {other: one for other, one in entry.timers.items() if other != name}
-            self.entry = Entry(entry.state, timers, entry.number, entry.fresh)
+            self.entry = entry.without(name)
 
     def emit(
-        self, values: Any, stream: str = DEFAULT_STREAM, task: int | None = None
+        self,
+        values: Any,
+        stream: str = DEFAULT_STREAM,
+        task: int | None = None,
+        *,
+        event_time_ms: int | None = None,
     ) -> list[TaskId]:
-        """Emit a tuple, anchored to the event or timer. See `OutputCollector.emit`."""
-        self._check_call()
-        return self._runner.emit(values, (self._anchor,), stream, task)
+        """Emit a tuple, anchored to the event or timer. See `OutputCollector.emit`.
+
+        Args:
+            values: See `OutputCollector.emit`.
+            stream: See `OutputCollector.emit`.
+            task: See `OutputCollector.emit`.
+            event_time_ms: Its event time, and that of all that is made of it, epoch ms. None: that
+                of the event or timer.
+        """
+        self.check_call()
+        if event_time_ms is not None and not _is_time(event_time_ms):
+            raise KeyedStateError(f"emit(event_time_ms={event_time_ms!r:.100}): it is an int in ms")
+        return self.runner.emit(values, (self._anchor,), stream, task, event_time_ms)
+
+    def count_late(self) -> None:
+        """Count the event as late for a window, once it is done: see `late_for_window`."""
+        self.check_call()
+        self.is_late = True
 
     @property
     def shown(self) -> Any:
@@ -267,17 +421,44 @@ class Key:
     def end(self) -> None:
         self._anchor = None
 
-    def _check_call(self) -> None:
+    def check_call(self) -> None:
         if self._anchor is None:
             raise KeyedStateError(
                 f"key {self.value!r:.100} is of a call that is over: use the key of each call"
             )
 
-    def _too_large(self, size: int) -> KeyedStateError:
-        return KeyedStateError(
-            f"key {self.value!r:.100} would keep {size} bytes, more than {MOST_BYTES}: keep less "
-            "of it, or spread it over more keys"
-        )
+    def number_list(self, begin: int, end: int) -> None:
+        self._keep(self.entry.more._replace(begin=begin, end=end))
+
+    def resize(self, by: int) -> None:
+        """Count the bytes of entries that have changed."""
+        if by:
+            entry = self.entry
+            size = entry.more.bytes + by
+            if by > 0:
+                self._check_size(len(entry.state or b""), len(entry.timers), size)
+            self._keep(entry.more._replace(bytes=size))
+
+    def _keep(self, more: More) -> None:
+        entry = self.entry
+        self.entry = Entry(entry.state, entry.timers, entry.number, more, entry.fresh)
+
+    def _entries(self) -> Entries:
+        if self.entries is None:
+            self.entries = Entries(self)
+        return self.entries
+
+    def _check_size(self, state: int, timers: int, entries: int) -> None:
+        size, most = state + _TIMER_BYTES * timers + entries, self._bolt.max_bytes
+        if size > most:
+            raise KeyedStateError(
+                f"key {self.value!r:.100} would keep {size} bytes, more than {most}: keep less of "
+                "it, spread it over more keys, or set `max_bytes` in the bolt"
+            )
+
+
+def _is_time(at: Any) -> bool:
+    return at.__class__ is int and abs(at) <= _LATEST_MS
 
 
 def _is_text(name: Any) -> bool:
@@ -285,12 +466,31 @@ def _is_text(name: Any) -> bool:
     return name.__class__ is str and (name.isascii() or encodable(name) == name)
 
 
-def why_no_state(kind: Any) -> str | None:
-    """Return why a type can be no state; None if it can be one."""
-    if kind is None:
-        return None
-    try:
-        msgspec.msgpack.Decoder(kind)
-    except Exception as error:  # noqa: BLE001 - whatever a type of the user's makes of it
-        return str(error)
-    return None
+def has_entries(bolt: KeyedBolt) -> bool:
+    """Return whether keys of a bolt have a map or a list."""
+    return (type(bolt).state_map, type(bolt).state_list) != (None, None)
+
+
+def check_types(bolt: KeyedBolt) -> None:
+    """Refuse what can be no state of a bolt.
+
+    Raises:
+        ValueError: It says what it is, and why.
+    """
+    made = type(bolt)
+    for said, kind, types in (
+        ("state", made.state, lambda one: (one,)),
+        ("state_map", made.state_map, map_types),
+        ("state_list", made.state_list, lambda one: (list_type(one),)),
+    ):
+        if kind is None:
+            continue
+        try:
+            for one in types(kind):
+                msgspec.msgpack.Decoder(one)
+        except Exception as error:
+            raise ValueError(f"its {said} {kind!r} is not a type: {error}") from error
+    for name, least, most in (("max_bytes", 1, MOST_BYTES), ("version", 1, LATEST_VERSION)):
+        number = getattr(bolt, name)
+        if number.__class__ is not int or not least <= number <= most:
+            raise ValueError(f"{name} = {number!r}: expected {least} to {most}")

@@ -52,13 +52,15 @@ _noted: contextvars.ContextVar[list[Callable[[], Any]] | None] = contextvars.Con
 
 class Call:
     __slots__ = (
-        "begun_s", "emitted", "error", "given", "is_given_up", "is_over", "key", "noted", "runner",
+        "begun_s", "emitted", "error", "given", "is_given_up", "is_over", "key", "noted", "of_key",
+        "runner",
     )  # fmt: skip
 
     def __init__(self, runner: ConcurrentRunner, given: TrackedTuple, key: Any) -> None:
         self.runner = runner
         self.given = given
         self.key = key
+        self.of_key: Any = None  # the key of a keyed bolt, in its call
         self.noted: list[Callable[[], Any]] = []
         self.emitted: list[Any] = []
         self.error: BaseException | None = None
@@ -108,11 +110,14 @@ class ConcurrentRunner(Runner):
         self, values: Any, anchors: Sequence[TrackedTuple], stream_name: str, task: int | None
     ) -> list[TaskId]:
         """Within a call, note what is emitted: tasks are chosen when the call is over."""
+        return self._once_over(lambda: Runner.emit(self, values, anchors, stream_name, task))
+
+    def _once_over(self, emit: Callable[[], list[TaskId]]) -> list[TaskId]:
         noted = _noted.get()
         if noted is None:
-            return super().emit(values, anchors, stream_name, task)
+            return emit()
         self._check_bound(noted)
-        noted.append(lambda: Runner.emit(self, values, anchors, stream_name, task))
+        noted.append(emit)
         return []
 
     def ack(self, given: TrackedTuple) -> None:
@@ -129,11 +134,14 @@ class ConcurrentRunner(Runner):
         else:
             noted.append(lambda: Runner.fail(self, given, reason, detail))
 
+    def begin(self, call: Call) -> Any:
+        return self._call(call.given)
+
     def carry_out(self, call: Call) -> None:
         """Make the call. It runs in a thread of its own."""
         token = _noted.set(call.noted)
         try:
-            returned = self._call(call.given)
+            returned = self.begin(call)
             if returned is None:
                 return
             if is_awaited(returned):
@@ -150,7 +158,7 @@ class ConcurrentRunner(Runner):
         """Make the call. It runs as a task of an event loop."""
         _noted.set(call.noted)
         try:
-            await self._note_async(call, self._call(call.given))
+            await self._note_async(call, self.begin(call))
         except BaseException as error:  # noqa: BLE001 - whatever a bolt raises fails its tuple
             # A cancellation, too: nobody but the bolt's own code cancels what it awaits.
             call.error = error
@@ -241,6 +249,10 @@ class CallPool:
                 return
             self._keys[call.key] = deque()
         self._start(call)
+
+    def has_calls_of(self, key: Any) -> bool:
+        """Return whether a call of a key runs, or waits to run."""
+        return key in self._keys
 
     @property
     def is_full(self) -> bool:

@@ -29,7 +29,9 @@ from sequitur.consumer.topology.api.groupings import Emitter
 from sequitur.consumer.topology.api.keyed import KeyedBolt
 from sequitur.consumer.topology.api.tuple import EventValues, Stream
 from sequitur.consumer.topology.engine.concurrency import CallPool, ConcurrentRunner
+from sequitur.consumer.topology.engine.key_store import SharedStore
 from sequitur.consumer.topology.engine.keyed import KeyedRunner, StepKeys
+from sequitur.consumer.topology.engine.keyed_calls import ConcurrentKeyedRunner
 from sequitur.consumer.topology.engine.plan import (
     Elsewhere,
     Here,
@@ -162,10 +164,10 @@ class Wiring:
             key, value, headers = encode(values)
             users.running = None
             emitted += 1
-            write(component, (anchor.root, key, value, headers))
+            write(component, (anchor.root, key, value, headers, anchor.own_time_ms))
             users.running = anchor
 
-        def put_out(roots: Sequence[Root], record: Any) -> None:
+        def put_out(roots: Sequence[Root], record: Any, own_time_ms: int | None) -> None:
             nonlocal emitted
             root = roots[0]
             if len(roots) > 1:
@@ -174,7 +176,7 @@ class Wiring:
                 root = max(roots, key=lambda one: one.order)
                 shared.append(tuple(roots))
             emitted += 1
-            write(component, (root, *record))
+            write(component, (root, *record, own_time_ms))
 
         self._emitted.append(lambda: emitted)
         return Output(component, encode, put_out, emit_one)
@@ -270,7 +272,10 @@ class BoltTasks:
         else:
             context, bolt = kept.context, kept.bolt
         moment = self._environment.start.moment
-        context.now_ms, context.watermark_ms = moment.now_ms, moment.watermark_ms
+        context.now_ms, context.watermark_ms = (
+            moment.now_ms,
+            moment.watermark_of(component.key_store),
+        )
         runner = self._runner_of(component, context, bolt)
         if kept is not None:
             runner.take_over(kept)
@@ -280,7 +285,9 @@ class BoltTasks:
         environment = self._environment
         has_calls = component.concurrency > 1 and not environment.runs_inline
         if environment.keys is not None and isinstance(bolt, KeyedBolt):
-            return KeyedRunner(environment, context, bolt, environment.keys)
+            more = (self._pool, component) if has_calls else ()
+            made = ConcurrentKeyedRunner if has_calls else KeyedRunner
+            return made(environment, context, bolt, *more)
         if not isinstance(self._topology, TransactionalTopology):
             if has_calls:
                 return ConcurrentRunner(environment, context, bolt, self._pool, component)
@@ -293,6 +300,14 @@ class BoltTasks:
         if has_calls:
             return ConcurrentTransactionRunner(environment, context, bolt, self._pool, component)
         return TransactionRunner(environment, context, bolt)
+
+
+def _step_keys(topology: Topology, start: Start, *, runs_inline: bool) -> StepKeys:
+    moment, keys = start.moment, start.keys
+    bolts = (one for one in topology.bolts if isinstance(one.bolt, KeyedBolt))
+    if not runs_inline and any(one.concurrency > 1 for one in bolts):
+        keys = {name: SharedStore(store) for name, store in keys.items()}
+    return StepKeys(keys, moment.reached_ms, topology.draining if moment.closes else ())
 
 
 def _copy_of(component: Component) -> Any:
@@ -379,7 +394,7 @@ class Executor:
             trace,
             runs_inline,
             last_made=dict(start.last_made),
-            keys=StepKeys(start.keys, start.moment.reached_ms) if start.keys else None,
+            keys=_step_keys(topology, start, runs_inline=runs_inline) if start.keys else None,
         )
         self._queue = environment.queue
         self._busy: list[Runner] = []  # in the middle of a call, while others get its tuples
@@ -486,11 +501,11 @@ class Executor:
         parent = sent.path[:-1] or None
         made: TrackedTuple
         if len(trees) > 1:
-            made = multi_anchored(values, stream, tuple(trees), parent, owner)
+            made = multi_anchored(values, stream, trees, parent, owner, sent.own_time_ms)
         else:
             is_of_spout = stream.component == self._topology.spout.id
             kind = self._from_spout.kind if is_of_spout else TrackedTuple
-            made = kind(values, stream, *trees[0], parent, owner)
+            made = kind(values, stream, *trees[0], parent, owner, sent.own_time_ms)
         if self._trace is not None:
             self._trace.received(sent, made)
         self._trees.receive(trees[0][0].event)

@@ -7,10 +7,12 @@ back what has changed. Who keeps the entries, and where, is not its concern.
 from __future__ import annotations
 
 import heapq
+import threading
+from bisect import bisect_left
 from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Iterable, Iterator, Sequence
 
 
 class KeyChange(NamedTuple):
@@ -19,8 +21,20 @@ class KeyChange(NamedTuple):
     timer_ms: int | None  # the earliest timer of the key; None: no timer
 
 
+class KeyChanges(NamedTuple):
+    """What a step has changed of a task's keys."""
+
+    rows: Sequence[KeyChange]  # in the order of keys
+    keys: int = 0  # how many more keys there are
+    timers: int = 0  # how many more timers there are
+
+
 class KeyStore(Protocol):
     """What one task of a keyed bolt keeps between steps. A step does not change it."""
+
+    @property
+    def is_large(self) -> bool:
+        """Whether keys are read sooner in their order: memory does not hold them all."""
 
     def get(self, key: bytes) -> bytes | None:
         """Return the entry of a key; None if there is none."""
@@ -38,14 +52,18 @@ class KeyStore(Protocol):
 class MemoryKeyStore:
     """Keeps keys in memory. Between steps it takes in what has changed."""
 
+    is_large = False
+
     def __init__(self, changes: Iterable[KeyChange] = ()) -> None:
         self._entries: dict[bytes, bytes] = {}
         self._timers: dict[bytes, int] = {}
         # earliest timers; those that have changed since are in it, too
         self._heap: list[tuple[int, bytes]] = []
+        self._sorted: list[bytes] | None = None  # all keys, once they were asked for in order
         self.take_in(changes)
 
     def take_in(self, changes: Iterable[KeyChange]) -> None:
+        self._sorted = None
         for key, entry, timer_ms in changes:
             if entry is None:
                 self._entries.pop(key, None)
@@ -69,8 +87,10 @@ class MemoryKeyStore:
         return self._entries.get(key)
 
     def range(self, low: bytes, high: bytes) -> Iterator[tuple[bytes, bytes]]:
-        for key in sorted(one for one in self._entries if low <= one < high):
-            yield key, self._entries[key]
+        if self._sorted is None:
+            self._sorted = sorted(self._entries)
+        for at in range(bisect_left(self._sorted, low), bisect_left(self._sorted, high)):
+            yield self._sorted[at], self._entries[self._sorted[at]]
 
     def due(self, until_ms: int) -> Iterator[tuple[int, bytes]]:
         heap, last = self._heap, None
@@ -88,6 +108,39 @@ class MemoryKeyStore:
         while heap and self._timers.get(heap[0][1]) != heap[0][0]:
             heapq.heappop(heap)
         return heap[0][0] if heap else None
+
+
+class SharedStore:
+    """A store that calls read while the executor does."""
+
+    def __init__(self, store: KeyStore) -> None:
+        self._store = store
+        self._lock = threading.Lock()
+
+    @property
+    def is_large(self) -> bool:
+        return self._store.is_large
+
+    def get(self, key: bytes) -> bytes | None:
+        with self._lock:
+            return self._store.get(key)
+
+    def range(self, low: bytes, high: bytes) -> Iterator[tuple[bytes, bytes]]:
+        with self._lock:
+            return iter(list(self._store.range(low, high)))
+
+    def due(self, until_ms: int) -> Iterator[tuple[int, bytes]]:
+        found = self._store.due(until_ms)
+        while True:
+            with self._lock:
+                one = next(found, None)
+            if one is None:
+                return
+            yield one
+
+    def next_timer_ms(self) -> int | None:
+        with self._lock:
+            return self._store.next_timer_ms()
 
 
 _SMALL: Final = 1_000

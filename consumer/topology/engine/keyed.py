@@ -8,42 +8,60 @@ its first root that is not done. No later root of the key is done: it is held (`
 from __future__ import annotations
 
 import heapq
+import itertools
 import zlib
+from collections import Counter
 from collections.abc import Iterator
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import msgspec
 
-from sequitur.consumer.topology.api.keyed import Entry, Key, KeyedBolt, SetTimer, Timer
+from sequitur.consumer.topology.api.builder import KEY_ENTRIES
+from sequitur.consumer.topology.api.key_items import LIST, MAP, list_type, map_types, with_changes
+from sequitur.consumer.topology.api.keyed import Entry, Key, KeyedBolt, More, SetTimer, Timer
+from sequitur.consumer.topology.api.lengths import length_ms
 from sequitur.consumer.topology.api.tuple import Stream
-from sequitur.consumer.topology.engine.key_store import KeyChange
-from sequitur.consumer.topology.engine.runner import Runner
+from sequitur.consumer.topology.engine.key_store import KeyChange, KeyChanges
+from sequitur.consumer.topology.engine.runner import Runner, awaited_values, is_awaited
 from sequitur.consumer.topology.engine.trees import ACKED, TrackedTuple
 from sequitur.consumer.topology.settling.root import (
     AFTER_EVENTS,
     BEFORE_EVENTS,
     TimerPlace,
-    timer_of,
 )
 from sequitur.errors import KeyedStateError
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Mapping
+    from collections.abc import Callable, Collection, Mapping, Sequence
 
     from sequitur.consumer.topology.api.bolt import BaseBolt, TopologyContext
+    from sequitur.consumer.topology.api.collector import TaskId
     from sequitur.consumer.topology.engine.key_store import KeyStore
     from sequitur.consumer.topology.engine.task_output import Environment
     from sequitur.consumer.topology.settling.root import Order
 
 EMPTY: Final = Entry()
 TIMER: Final = Stream("__timer", "default", ("name", "at_ms"))
-_ENTRY: Final = tuple[
-    bytes | None, int, tuple[tuple[str, int, int, bool, int, int], ...]
-]  # state, number, timers
+_PLAIN: Final = More()
+
+
+class _Stored(msgspec.Struct, array_like=True, frozen=True):
+    """An entry as it is stored. One that has nothing more ends after its timers."""
+
+    state: bytes | None
+    number: int
+    timers: tuple[tuple[str, int, int, bool, int, int], ...]
+    more: tuple[int, int, int, int, int | None, int | None] = _PLAIN
+
+
 _encode: Final = msgspec.msgpack.Encoder().encode
-_decode: Final = msgspec.msgpack.Decoder(_ENTRY).decode
+_decode: Final = msgspec.msgpack.Decoder(_Stored).decode
+_decode_old: Final = msgspec.msgpack.Decoder().decode
 _warned: Final[set[tuple[str, str]]] = set()
 """The bolts of which this process has warned."""
+_LOADED_AT_ONCE: Final = 1 << 16
+_DUE_AT_ONCE: Final = 1 << 12
 _LOOKED_EACH: Final = 1_000
 """One call of so many is looked at: whether it has changed a state in place."""
 
@@ -53,14 +71,17 @@ def encoded(entry: Entry) -> bytes | None:
     if entry.is_empty:
         return None
     timers = [(name, *one) for name, one in entry.timers.items()]
-    return _encode((entry.state, entry.number, timers))
+    more = () if entry.more == _PLAIN else (entry.more,)
+    return _encode((entry.state, entry.number, timers, *more))
 
 
 def decoded(stored: bytes | None) -> Entry:
     if stored is None:
         return EMPTY
-    state, number, timers = _decode(stored)
-    return Entry(state, {one[0]: SetTimer(*one[1:]) for one in timers}, number)
+    found = _decode(stored)
+    timers = {one[0]: SetTimer(*one[1:]) for one in found.timers}
+    more = found.more if found.more is _PLAIN else More(*found.more)
+    return Entry(found.state, timers, found.number, more)
 
 
 class Image(NamedTuple):
@@ -70,6 +91,8 @@ class Image(NamedTuple):
     component: str
     key: bytes
     before: Entry
+    # what stood before at places of its map and list that it has changed
+    entries: Mapping[bytes, bytes | None] = {}
 
 
 class DueTimer(NamedTuple):
@@ -81,7 +104,9 @@ class DueTimer(NamedTuple):
     number: int
     key: bytes
     component: str
-    name: str | None  # None: all timers of the key, as the step found it, are still to be added
+    # None: all timers of the key, as the step found it, are still to be added if the number is -1;
+    # otherwise its state expires
+    name: str | None
 
 
 class KeyLog(NamedTuple):
@@ -92,93 +117,211 @@ class KeyLog(NamedTuple):
     # have changed, by component and key
     found: dict[tuple[str, bytes], Entry]
     left: dict[tuple[str, bytes], Entry]
+    # the same of entries of maps and lists, by place
+    found_entries: dict[tuple[str, bytes], dict[bytes, bytes | None]]
+    left_entries: dict[tuple[str, bytes], dict[bytes, bytes | None]]
+    late: list[tuple[int, str]]  # ids of roots that were late for a window, and of which bolt
+
+    def late_for_window(self, unfinished: Collection[int]) -> dict[str, int]:
+        """Count by bolt the events that were late for a window, without those not done."""
+        return Counter(component for root, component in self.late if root not in unfinished)
 
     def undo(self, unfinished: Collection[int]) -> set[tuple[str, bytes]]:
         """Take keys back to before their first root that is not done. Return which keys."""
-        undone: set[tuple[str, bytes]] = set()
+        undone: dict[tuple[str, bytes], set[bytes]] = {}  # with the places that are back
         if unfinished:
-            for root, component, key, before in self.images:
-                if root in unfinished and (component, key) not in undone:
-                    undone.add((component, key))
-                    self.left[component, key] = before
-        return undone
+            for root, component, key, before, entries in self.images:
+                where = component, key
+                if where not in undone:
+                    if root not in unfinished:
+                        continue
+                    undone[where] = set()
+                    self.left[where] = before
+                for place in entries.keys() - undone[where]:
+                    self.left_entries[where][place] = entries[place]
+                undone[where].update(entries)
+        return set(undone)
 
     def drop(self, place: TimerPlace, entry: Entry | None = None) -> None:
         """Unset a timer that is given up: it is not called again."""
         where = place.component, place.key
         entry = self.left.get(where, entry)
         if entry is not None and is_current(place, entry.timers):
-            timers = {name: one for name, one in entry.timers.items() if name != place.name}
             self.found.setdefault(where, entry)
-            self.left[where] = Entry(entry.state, timers, entry.number)
+            self.left[where] = entry.without(place.name)
 
-    def changes(self) -> dict[str, list[KeyChange]]:
-        """Return what has changed, by component, sorted by key."""
-        changes: dict[str, list[KeyChange]] = {}
+    def changes(self) -> dict[str, KeyChanges]:
+        """Return what has changed, by component."""
+        rows: dict[str, list[KeyChange]] = {}
+        more: dict[str, list[int]] = {}
         for (component, key), entry in self.left.items():
-            if entry[:3] != self.found[component, key][:3]:
-                change = KeyChange(key, encoded(entry), entry.timer_ms)
-                changes.setdefault(component, []).append(change)
-        for several in changes.values():
-            several.sort()
-        return changes
+            before = self.found[component, key]
+            if entry[:4] != before[:4]:
+                stored = encoded(entry)
+                rows.setdefault(component, []).append(KeyChange(key, stored, entry.timer_ms))
+                counts = more.setdefault(component, [0, 0])
+                counts[0] += before.is_empty - (stored is None)
+                counts[1] += len(entry.timers) - len(before.timers)
+        for (component, key), entries in self.left_entries.items():
+            found = self.found_entries[component, key]
+            several = [
+                KeyChange(entry_key(key, place), stored, None)
+                for place, stored in entries.items()
+                if stored != found[place]
+            ]
+            if several:
+                rows.setdefault(component + KEY_ENTRIES, []).extend(several)
+        return {
+            component: KeyChanges(sorted(several), *more.get(component, ()))
+            for component, several in rows.items()
+        }
+
+
+LAST_PLACE: Final = b"\xff"
+"""It comes after all places of maps and lists."""
+
+
+def entry_key(key: bytes, place: bytes) -> bytes:
+    """Return the key under which an entry of a key's map or list is stored.
+
+    It begins as the key does, and no key with its end is the beginning of another one.
+    """
+    return key.replace(b"\0", b"\0\xff") + b"\0\1" + place
 
 
 class StepKeys:
     """The keys of one process in a step: those of its stores, and what calls have made of them."""
 
-    def __init__(self, stores: Mapping[str, KeyStore], reached_ms: int | None) -> None:
-        self.log = KeyLog([], {}, {})
+    def __init__(
+        self,
+        stores: Mapping[str, KeyStore],
+        reached_ms: int | None,
+        draining: Collection[str] = (),
+    ) -> None:
+        """Take all timers of the bolts that are `draining` for due."""
+        # waits until no call of a key runs, and returns whether one did; None: calls run one by one
+        self.await_key: Callable[[bytes], bool] | None = None
+        self.log = KeyLog([], {}, {}, {}, {}, [])
         # timers that wait as events do, with their keys: they are not called otherwise
         self.waiting: set[TimerPlace] = set()
         self._stores = stores
         self._reached_ms = reached_ms
+        self._draining = draining if reached_ms is not None else ()
+        # times of the last timers that were due only by that, by bolt
+        self.closed_ms: dict[str, int] = {}
         self._read: dict[tuple[str, bytes], Entry] = {}
         self._heap: list[DueTimer] = []
         self._coming: dict[str, Iterator[tuple[int, bytes]]] = {}
         if reached_ms is not None:
             for component, store in stores.items():
-                self._coming[component] = iter(store.due(reached_ms))
+                if component.endswith(KEY_ENTRIES):  # they have no timers
+                    continue
+                due = store.due(self._until_ms(component))
+                self._coming[component] = self._with_entries(component, due)
                 self._add_next(component)
 
     def entry(self, component: str, key: bytes) -> Entry:
         """Return what is kept of a key now."""
+        return self.log.left.get((component, key)) or self._found(component, key)
+
+    def loaded(self, events: Iterator[tuple[Any, ...]]) -> Iterator[tuple[Any, ...]]:
+        """Yield events. Large stores are read before, in the order of keys: each block once."""
+        large = [
+            component
+            for component, store in self._stores.items()
+            if store.is_large and not component.endswith(KEY_ENTRIES)
+        ]
+        if not large:
+            yield from events
+        while some := list(itertools.islice(events, _LOADED_AT_ONCE)):
+            for key in sorted({event[0] for event in some if event[0] is not None}):
+                for component in large:
+                    self._found(component, key)
+            yield from some
+
+    def _found(self, component: str, key: bytes) -> Entry:
+        """Return what the step found of a key."""
         where = component, key
-        found = self.log.left.get(where)
-        if found is None:
-            found = self._read.get(where)
+        found = self._read.get(where)
         if found is None:
             found = self._read[where] = decoded(self._stores[component].get(key))
         return found
 
-    def replace(self, root: int, component: str, key: bytes, before: Entry, after: Entry) -> None:
-        """Keep another entry of a key from now on, until a root turns out not to be done."""
+    def stored_at(self, component: str, key: bytes, place: bytes) -> bytes | None:
+        """Return what is kept at a place of a key's map or list."""
+        left = self.log.left_entries.get((component, key))
+        if left is not None and place in left:
+            return left[place]
+        return self._stores[component + KEY_ENTRIES].get(entry_key(key, place))
+
+    def stored(
+        self, component: str, key: bytes, low: bytes, high: bytes
+    ) -> Iterator[tuple[bytes, bytes]]:
+        """Yield places of a key's map or list, in order, and what is kept there."""
+        store, skip = self._stores[component + KEY_ENTRIES], len(entry_key(key, b""))
+        rows = store.range(entry_key(key, low), entry_key(key, high))
+        kept = ((one[skip:], stored) for one, stored in rows)
+        left = self.log.left_entries.get((component, key), {})
+        return with_changes(kept, left, low, high)
+
+    def replace(  # noqa: PLR0917 - each is of a type of its own
+        self,
+        root: int,
+        component: str,
+        key: bytes,
+        before: Entry,
+        after: Entry,
+        entries: Mapping[bytes, bytes | None] = {},
+    ) -> None:
+        """Keep another entry of a key from now on, until a root turns out not to be done.
+
+        Also keep `entries` at places of its map or list.
+        """
         where, log = (component, key), self.log
-        log.images.append(Image(root, component, key, before))
         if where not in log.found:
             log.found[where] = before
         log.left[where] = after
-        if self._reached_ms is not None and after.timers and after.timers is not before.timers:
+        if not entries:
+            log.images.append(Image(root, component, key, before))
+        else:
+            was = {place: self.stored_at(component, key, place) for place in entries}
+            log.images.append(Image(root, component, key, before, was))
+            log.left_entries.setdefault(where, {}).update(entries)
+            log.found_entries[where] = was | log.found_entries.get(where, {})
+        if self._reached_ms is not None and (
+            (after.timers and after.timers is not before.timers)
+            or after.more.expires_ms != before.more.expires_ms
+        ):
             self._add(component, key, after, before)
 
-    def timers_before(self, order: Order | tuple[int, str]) -> Iterator[DueTimer]:
+    def timers_before(
+        self, order: Order | tuple[int, str], blocked: Collection[bytes]
+    ) -> Iterator[DueTimer]:
         """Yield the timers that are due before an event of this order, those set meanwhile, too.
 
-        Each is set when it is yielded.
+        Each is set when it is yielded, and its key is not blocked. State that expires is forgotten.
         """
-        heap = self._heap
+        heap, reached_ms = self._heap, self._reached_ms
         while heap and heap[0] < order:
+            if self.await_key is not None and self.await_key(heap[0].key):
+                continue  # its call may have set a timer that is due before
             due = heapq.heappop(heap)
             component, key = due.component, due.key
-            if due.name is None:
-                stored = decoded(self._stores[component].get(key))
-                self._add(component, key, stored, EMPTY)
+            if due.name is None and due.number == _TO_ADD:
+                self._add(component, key, self._found(component, key), EMPTY)
                 self._add_next(component)
+                continue
+            if key in blocked:
+                continue
+            if due.name is None:
+                self._expire(due)
                 continue
             place = place_of(due)
             if place in self.waiting:
                 continue
             if is_current(place, self.entry(component, key).timers):
+                if reached_ms is not None and due.time_ms > reached_ms:
+                    self.closed_ms[component] = due.time_ms
                 yield due
 
     def drop(self, place: TimerPlace) -> None:
@@ -188,15 +331,28 @@ class StepKeys:
     @property
     def rest(self) -> tuple[int, str] | None:
         """The order behind the last timer that is due in this step."""
-        return None if self._reached_ms is None else (self._reached_ms, AFTER_EVENTS + "\0")
+        if self._reached_ms is None:
+            return None
+        return _EVER_MS if self._draining else self._reached_ms, AFTER_EVENTS + "\0"
 
-    def next_timer_ms(self, blocked: Collection[bytes]) -> int | None:
+    def is_open(self, blocked: Collection[bytes]) -> bool:
+        """Return whether a timer was to be called that was not: it stood behind another one."""
+        return bool(self._draining) and self.next_timer_ms(blocked, self._draining) is not None
+
+    def next_timer_ms(
+        self, blocked: Collection[bytes], bolts: Collection[str] | None = None
+    ) -> int | None:
         """Return when the next timer is due of keys that are not blocked; None without any."""
+        bolts = self._stores.keys() if bolts is None else bolts
         changed = [
-            entry.timer_ms for (_, key), entry in self.log.left.items() if key not in blocked
+            entry.timer_ms
+            for (component, key), entry in self.log.left.items()
+            if key not in blocked and component in bolts
         ]
         times = [one for one in changed if one is not None]
-        for component, store in self._stores.items():
+        for component, store in ((one, self._stores[one]) for one in bolts):
+            if component.endswith(KEY_ENTRIES):
+                continue
             earliest = store.next_timer_ms()
             if earliest is None or (times and min(times) <= earliest):
                 continue
@@ -206,22 +362,55 @@ class StepKeys:
                     break
         return min(times, default=None)
 
+    def _expire(self, due: DueTimer) -> None:
+        """Forget the state of a key, its map and its list, unless something has touched it."""
+        component, key = due.component, due.key
+        entry = self.entry(component, key)
+        if entry.more.expires_ms == due.time_ms:
+            entries: dict[bytes, bytes | None] = {}
+            if entry.more.bytes:
+                entries = dict.fromkeys(
+                    one for one, _ in self.stored(component, key, b"", LAST_PLACE)
+                )
+            self.replace(_NO_ROOT, component, key, entry, entry.expired(), entries)
+
+    def _until_ms(self, component: str) -> int:
+        assert self._reached_ms is not None
+        return _EVER_MS if component in self._draining else self._reached_ms
+
+    def _with_entries(
+        self, component: str, due: Iterator[tuple[int, bytes]]
+    ) -> Iterator[tuple[int, bytes]]:
+        """Yield keys with timers. Those of a large store are read before, in their order."""
+        if not self._stores[component].is_large:
+            yield from due
+        while some := list(itertools.islice(due, _DUE_AT_ONCE)):
+            for key in sorted({key for _, key in some}):
+                self._found(component, key)
+            yield from some
+
     def _add_next(self, component: str) -> None:
         time_ms, key = next(self._coming[component], (None, b""))
         if time_ms is not None:
-            heapq.heappush(self._heap, DueTimer(time_ms, "", -1, -1, key, component, None))
+            heapq.heappush(self._heap, DueTimer(time_ms, "", -1, _TO_ADD, key, component, None))
 
     def _add(self, component: str, key: bytes, entry: Entry, before: Entry) -> None:
         """Add the timers of a key that are due in this step, except those of another entry."""
-        known, reached_ms = before.timers, self._reached_ms
-        assert reached_ms is not None
+        known, until_ms = before.timers, self._until_ms(component)
         for name, one in entry.timers.items():
-            if one.time_ms <= reached_ms and known.get(name) is not one:
+            if one.time_ms <= until_ms and known.get(name) is not one:
                 topic = AFTER_EVENTS if one.follows else BEFORE_EVENTS
                 order = one.time_ms, topic, _hash(component, key), one.number
                 heapq.heappush(self._heap, DueTimer(*order, key, component, name))
+        expires_ms = entry.more.expires_ms
+        if expires_ms not in {None, before.more.expires_ms} and expires_ms <= until_ms:
+            # Before the timers and events of this time.
+            due = DueTimer(expires_ms, "", -1, _EXPIRES, key, component, None)
+            heapq.heappush(self._heap, due)
 
 
+_TO_ADD, _EXPIRES = -1, 0
+_NO_ROOT: Final = -1
 _EVER_MS: Final = (1 << 63) - 1
 
 
@@ -245,17 +434,36 @@ def _hash(component: str, key: bytes) -> int:
     return zlib.crc32(key, zlib.crc32(component.encode())) & 0x7FFFFFFF
 
 
+class _Kind(NamedTuple):
+    """A type of values that are kept."""
+
+    name: str  # "state", "map" or "list"
+    type: Any
+    read: Callable[[bytes], Any]
+
+    @classmethod
+    def of(cls, name: str, kind: Any) -> _Kind:
+        return cls(name, kind, msgspec.msgpack.Decoder(kind).decode)
+
+
 class KeyedRunner(Runner):
     """Runs one task of a keyed bolt."""
 
-    def __init__(
-        self, environment: Environment, context: TopologyContext, bolt: KeyedBolt, keys: StepKeys
-    ) -> None:
-        self._keys = keys
+    def __init__(self, environment: Environment, context: TopologyContext, bolt: KeyedBolt) -> None:
+        assert environment.keys is not None
+        self._keys: StepKeys = environment.keys
         self._key: Key | None = None
-        self._before = EMPTY
-        self._kind = type(bolt).state if type(bolt).state is not None else type(None)
-        self._read = msgspec.msgpack.Decoder(self._kind).decode
+        made = type(bolt)
+        self._store = environment.topology.components[context.component].key_store
+        self._kind = _Kind.of("state", type(None) if made.state is None else made.state)
+        # of the values in map and list, by the first byte of their places
+        self._of_entries: dict[int, _Kind] = {}
+        if made.state_map is not None:
+            self._of_entries[MAP[0]] = _Kind.of("map", map_types(made.state_map)[1])
+        if made.state_list is not None:
+            self._of_entries[LIST[0]] = _Kind.of("list", list_type(made.state_list))
+        self._ttl_ms = None if bolt.ttl is None else length_ms("", "ttl", bolt.ttl)
+        self._version: int = bolt.version
         self._calls, self._looks_at = 0, 1
         super().__init__(environment, context, bolt)
         self._acks, self._holds = True, False
@@ -269,67 +477,146 @@ class KeyedRunner(Runner):
     def run(self, given: TrackedTuple) -> None:
         """Make the call. What it did to its key counts if the bolt acks what it was given."""
         super().run(given)
-        (key, before), self._key = (self._key, self._before), None
-        if key is None:
-            return
+        key, self._key = self._key, None
+        if key is not None:
+            self.keep_key(given, key)
+
+    def keep_key(self, given: TrackedTuple, key: Key) -> None:
+        """Keep what a call that is over did to its key."""
         key.end()
+        if given.owner is not ACKED:
+            return
         self._calls += 1
         if self._calls >= self._looks_at:
             self._look(key)
-        if given.owner is ACKED and key.entry is not before:
-            self._keys.replace(given.root.id, self._component, key.value, before, key.entry)
+        before, entry = key.before, key.entry
+        entries = {} if key.entries is None else key.entries.written
+        if self._ttl_ms is not None or entry.more.expires_ms is not None:
+            entry = entry.touched(given.event_time_ms, self._ttl_ms)
+        if entry is not before or entries:
+            self._keys.replace(given.root.id, self._store, key.value, before, entry, entries)
+        if key.is_late:
+            self._keys.log.late.append((given.root.id, self._component))
+
+    def emit(
+        self,
+        values: Any,
+        anchors: Sequence[TrackedTuple],
+        stream: str,
+        task: int | None,
+        own_time_ms: int | None = None,
+    ) -> list[TaskId]:
+        return self._emit(values, anchors, stream, task, own_time_ms)
 
     def encode(self, value: Any) -> tuple[bytes, Any]:
+        return self._encoded(value, self._kind)
+
+    def decode(self, state: bytes, version: int) -> Any:
+        return self._decoded(state, version, self._kind)
+
+    def encode_entry(self, place: bytes, value: Any) -> bytes:
+        encoded, _ = self._encoded(value, self._of_entries[place[0]])
+        return bytes((self._version,)) + encoded
+
+    def decode_entry(self, place: bytes, stored: bytes) -> Any:
+        return self._decoded(stored[1:], stored[0], self._of_entries[place[0]])
+
+    def stored_at(self, key: bytes, place: bytes) -> bytes | None:
+        return self._keys.stored_at(self._store, key, place)
+
+    def stored(self, key: bytes, low: bytes, high: bytes) -> Iterator[tuple[bytes, bytes]]:
+        return self._keys.stored(self._store, key, low, high)
+
+    def _encoded(self, value: Any, kind: _Kind) -> tuple[bytes, Any]:
         try:
-            state = _encode(value)
-            return state, self._read(state)
+            encoded = _encode(value)
+            return encoded, kind.read(encoded)
         except Exception as error:
             raise KeyedStateError(
-                f"bolt {self._component!r}: {value!r:.200} is not a {self._kind!r}: {error}"
+                f"bolt {self._component!r}: {value!r:.200} is not a {kind.type!r}: {error}"
             ) from error
 
-    def decode(self, state: bytes) -> Any:
+    def _decoded(self, stored: bytes, version: int, kind: _Kind) -> Any:
+        if version != self._version:
+            bolt: Any = self.bolt
+            value = bolt.migrate(_decode_old(stored), version, kind.name)
+            return self._encoded(value, kind)[1]
         try:
-            return self._read(state)
+            return kind.read(stored)
         except Exception as error:
             raise KeyedStateError(
-                f"bolt {self._component!r}: the state of a key is not a {self._kind!r}: {error}"
+                f"bolt {self._component!r}: the {kind.name} of a key is not a {kind.type!r}: "
+                f"{error}. If its type has changed, raise the bolt's `version` and give it a "
+                "migrate()"
             ) from error
 
     def _keyed(self, given: TrackedTuple) -> Any:
-        bolt: Any = self.bolt
+        self._key = key = self.key_of(given)
+        return self.call_with(key, given)
+
+    def key_of(self, given: TrackedTuple) -> Key:
+        """Return the key of an event or timer, for its call."""
         event = given.root.event
-        key = event[0]
-        if key is None:
+        value = event[0]
+        if value is None:
             raise KeyedStateError(f"bolt {self._component!r} got an event without a key")
-        before = self._before = self._keys.entry(self._component, key)
-        if given.declared is not TIMER:
-            self._key = made = Key(self, key, before, given, None)
-            returned = bolt.process(given, made)
-        else:
-            place, at_ms = timer_of(event)
-            entry, row = before, 0
+        bolt: Any = self.bolt
+        before = entry = self._keys.entry(self._store, value)
+        timer = None
+        if given.declared is TIMER:
+            (name, at_ms), row = given.values, 0
+            place = TimerPlace(self._store, value, name, event[3:7])
             if is_current(place, before.timers):  # a replayed one is not
-                row = before.timers[place.name].row
-                others = {one: set_ for one, set_ in before.timers.items() if one != place.name}
-                entry = Entry(before.state, others, before.number, before.fresh)
+                row = before.timers[name].row
+                entry = before.without(name)
             timer = SetTimer(at_ms, event[3], event[4] == AFTER_EVENTS, event[6], row)
-            self._key = made = Key(self, key, entry, given, timer)
-            returned = bolt.on_timer(Timer(place.name, at_ms, given.root.attempt), made)
+        return Key(self, bolt, value, before, entry, given, timer)
+
+    def call_with(self, key: Key, given: TrackedTuple) -> Any:
+        bolt: Any = self.bolt
+        if given.declared is not TIMER:
+            returned = bolt.process(given, key)
+        else:
+            name, at_ms = given.values
+            returned = bolt.on_timer(Timer(name, at_ms, given.root.attempt), key)
         if self._is_tested:
+            if is_awaited(returned):
+                return self._tested(key, returned)
             if isinstance(returned, Iterator):
                 returned = list(returned)
-            self._check_in_place(made)
+            self._check_in_place(key)
         return returned
+
+    async def _tested(self, key: Key, returned: Any) -> list[Any]:
+        found = [one async for one in awaited_values(self._component, returned)]
+        self._check_in_place(key)
+        return found
 
     def _check_in_place(self, key: Key) -> None:
         """Refuse a state that the call has changed in place: what was assigned counts."""
-        shown, kept = key.shown, key.entry.state
-        if shown is not None and _encode(shown) != kept:
-            raise KeyedStateError(
-                f"bolt {self._component!r} has changed the state of key {key.value!r:.100} in "
-                "place, which does not count: assign it to key.state"
-            )
+        entry, entries = key.entry, key.entries
+        if key.shown is not None and self._is_changed(
+            key.shown, entry.state, lambda: self.decode(entry.state or b"", entry.more.version)
+        ):
+            raise self._in_place(key, "the state", "assign it to key.state")
+        if entries is not None:
+            for place, shown in entries.shown.items():
+                stored = entries.stored_at(place) or b""
+                if self._is_changed(shown, stored[1:], partial(self.decode_entry, place, stored)):
+                    what = f"a value in the {self._of_entries[place[0]].name}"
+                    raise self._in_place(key, what, "put it there again")
+
+    def _is_changed(self, shown: Any, stored: bytes | None, decode: Callable[[], Any]) -> bool:
+        """Return whether a value is another one than what is kept."""
+        encoded = _encode(shown)
+        # What another version has stored may be of another form.
+        return encoded != stored and (not stored or encoded != _encode(decode()))
+
+    def _in_place(self, key: Key, what: str, how: str) -> KeyedStateError:
+        return KeyedStateError(
+            f"bolt {self._component!r} has changed {what} of key {key.value!r:.100} in place, "
+            f"which does not count: {how}"
+        )
 
     def _look(self, key: Key) -> None:
         """Warn of a state that was changed in place. It cannot fail: it is looked at by chance."""

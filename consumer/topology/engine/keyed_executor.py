@@ -14,6 +14,7 @@ from sequitur.consumer.topology.engine.keyed import (
     is_current,
     place_of,
 )
+from sequitur.consumer.topology.engine.keyed_calls import ConcurrentKeyedRunner
 from sequitur.consumer.topology.engine.task_output import OF_BATCH
 from sequitur.consumer.topology.engine.trees import TrackedTuple
 from sequitur.consumer.topology.settling.root import Root, is_replayed_timer, timer_of
@@ -43,9 +44,16 @@ class KeyedExecutor(Executor):
         self.killed: list[tuple[TimerPlace, int]] = []
         self._killers = frozenset(killers)
         self._tell = tell
+        self._concurrent = [
+            one for one in self._runners.values() if isinstance(one, ConcurrentKeyedRunner)
+        ]
+        if self._concurrent:
+            self.keys.await_key = self._await_key
 
     def feed(self, root: Root, values: tuple[Any, ...], *, is_own: bool = False) -> None:
         """Call the timers that are due before an event, then emit it."""
+        if self._concurrent:
+            self._await_key(values[0])
         self.call_timers(values[3:7])
         images = self.keys.log.images
         mark = len(images)
@@ -55,6 +63,8 @@ class KeyedExecutor(Executor):
 
     def feed_timer(self, root: Root, event: tuple[Any, ...]) -> None:
         """Call a timer that waited in the form of an event."""
+        if self._concurrent:
+            self._await_key(event[0])
         self.call_timers(event[3:7])
         if not self._begins(root, event):
             return
@@ -78,9 +88,7 @@ class KeyedExecutor(Executor):
         if order is None:
             return
         blocked, numbers = self._trees.blocked, self._start.numbers
-        for due in self.keys.timers_before(order):
-            if due.key in blocked:
-                continue
+        for due in self.keys.timers_before(order, blocked):
             place = place_of(due)
             entry = self.keys.entry(due.component, due.key)
             at_ms = entry.timers[place.name].at_ms
@@ -106,7 +114,20 @@ class KeyedExecutor(Executor):
 
     def call_rest(self) -> None:
         """Call the timers that are due in this step after its last event."""
-        self.call_timers(self.keys.rest)
+        while True:
+            self._complete_calls()
+            self.call_timers(self.keys.rest)
+            if self._pool.is_idle:
+                return
+
+    def _await_key(self, key: bytes) -> bool:
+        """Wait until no call of a key runs: return whether one did."""
+        waits = False
+        while any(one.is_busy(key) for one in self._concurrent):
+            waits = True
+            self._pool.complete_some()
+            self.drain()
+        return waits
 
     def drop_failed(self) -> None:
         """Unset the timers whose calls failed for the last time. Ackers learn of others."""
@@ -146,5 +167,6 @@ class KeyedExecutor(Executor):
             self.finish()
 
     def _runner_of(self, component: str) -> KeyedRunner | None:
-        found = self._runners.get((component, self._placement.number))
+        name = self._topology.key_stores.get(component, component)
+        found = self._runners.get((name, self._placement.number))
         return found if isinstance(found, KeyedRunner) else None

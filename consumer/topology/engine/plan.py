@@ -224,16 +224,18 @@ class OutputRecord(NamedTuple):
         key: Its key.
         value: Its value.
         headers: Its headers.
+        own_time_ms: Its event time, epoch ms; None for that of its event.
     """
 
     root: Root
     key: bytes | None
     value: bytes | None
     headers: Sequence[tuple[str, bytes | None]]
+    own_time_ms: int | None = None
 
 
 RecordValues: TypeAlias = (
-    "tuple[Root, bytes | None, bytes | None, Sequence[tuple[str, bytes | None]]]"
+    "tuple[Root, bytes | None, bytes | None, Sequence[tuple[str, bytes | None]], int | None]"
 )
 """The values of an `OutputRecord`. A plain tuple is made in a sixth of the time."""
 
@@ -246,11 +248,23 @@ class Sent(NamedTuple):
     trees: tuple[tuple[Root, int], ...]  # the roots of its trees, each with its edge there
     path: tuple[str, ...]  # the components it came through
     task: int = 0  # number of the task that emitted it
+    own_time_ms: int | None = None  # its event time, if not that of its roots
+
+
+_OF_ITS_OWN: Final = "-"
+"""The topic of a tuple with a time of its own: after the timers before events, as events are."""
 
 
 def order_of(sent: Sent) -> tuple[int, str, int, int]:
-    """Return a tuple's order among the others of its task: that of its last event."""
-    return max(root.order for root, _ in sent.trees)
+    """Return a tuple's order among the others of its task: that of its last event.
+
+    If it has an event time of its own it stands there, so that a timer at T comes after all that
+    has an earlier time. Tuples of one such time keep their order.
+    """
+    order = max(root.order for root, _ in sent.trees)
+    if sent.own_time_ms is None:
+        return order
+    return sent.own_time_ms, _OF_ITS_OWN, order[0], order[3]
 
 
 class Here(NamedTuple):
@@ -282,8 +296,8 @@ class Output(NamedTuple):
 
     component: str
     encode: Encode
-    # takes the trees that a record belongs to, and the record
-    write: Callable[[Sequence[Root], tuple[bytes | None, bytes | None, Any]], None]
+    # takes the trees that a record belongs to, the record, and its own event time if it has one
+    write: Callable[[Sequence[Root], tuple[bytes | None, bytes | None, Any], int | None], None]
     # encodes the values of a tuple with one anchor and one tree, and writes the record
     emit_one: Callable[[tuple[Any, ...], Any], None]
 

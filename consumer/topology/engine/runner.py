@@ -389,6 +389,16 @@ class Runner:
     def emit(
         self, values: Any, anchors: Sequence[TrackedTuple], stream: str, task: int | None
     ) -> list[TaskId]:
+        return self._emit(values, anchors, stream, task)
+
+    def _emit(
+        self,
+        values: Any,
+        anchors: Sequence[TrackedTuple],
+        stream: str,
+        task: int | None,
+        own_time_ms: int | None = None,
+    ) -> list[TaskId]:
         if self._over is not None:
             raise EmitError(
                 f"bolt {self._component!r}, task {self.context.task}: it emitted in its "
@@ -397,7 +407,7 @@ class Runner:
         for anchor in anchors:
             if anchor.owner is not self:
                 raise self._misuse(anchor, "anchored to")
-        return self._output.emit(values, anchors, stream, task)
+        return self._output.emit(values, anchors, stream, task, own_time_ms)
 
     def ack(self, given: TrackedTuple) -> None:
         if given.owner is not self:

@@ -31,6 +31,7 @@ from sequitur.consumer.topology.engine.trees import (
     TrackedEvent,
     TrackedTuple,
     multi_anchored,
+    own_time_of,
 )
 from sequitur.consumer.topology.settling.root import MadeTuple, Root, component_of
 from sequitur.consumer.topology.transactional.attempt import BatchOutcome, Phase, Transaction
@@ -99,11 +100,18 @@ class TaskOutput:
             self.emit_one = self._fast_path(stream, targets[0])
 
     def emit(
-        self, values: Any, anchors: Sequence[TrackedTuple], stream_name: str, task: int | None
+        self,
+        values: Any,
+        anchors: Sequence[TrackedTuple],
+        stream_name: str,
+        task: int | None,
+        own_time_ms: int | None = None,
     ) -> list[TaskId]:
         """Emit a tuple. All its anchors belong to this task."""
         stream, targets = self._declared(stream_name, task)
         current = anchors[0] if anchors else self._current()
+        if own_time_ms is None and current is not None:
+            own_time_ms = own_time_of(anchors or (current,))
         made = checked_values(self._component, stream, values, current)
         if self._attempt is not None and not self._is_of_batch(made):
             raise EmitError(
@@ -116,14 +124,14 @@ class TaskOutput:
         own = self._root_of_its_own(stream, made, anchors, task, targets)
         if self.unsent is not None:
             kept = [_as_it_is(stream, *one) for one in chosen]
-            self.unsent.append(partial(self._give_out, kept, stream, anchors, own))
+            self.unsent.append(partial(self._give_out, kept, stream, anchors, own, own_time_ms))
             return [
                 _task_of(target, number)
                 for target, numbers, _ in chosen
                 if not isinstance(target, Output)
                 for number in numbers
             ]
-        return self._give_out(chosen, stream, anchors, own)
+        return self._give_out(chosen, stream, anchors, own, own_time_ms)
 
     def _give_out(
         self,
@@ -131,6 +139,7 @@ class TaskOutput:
         stream: Stream,
         anchors: Sequence[TrackedTuple],
         own: Root | None,
+        own_time_ms: int | None,
     ) -> list[TaskId]:
         users = self._users
         given_to: list[TaskId] = []
@@ -140,10 +149,11 @@ class TaskOutput:
                 chosen = []
             for target, numbers, what in chosen:
                 if isinstance(target, Output):
-                    self._write(target, what, anchors, own)
+                    self._write(target, what, anchors, own, own_time_ms)
                     continue
                 given_to.extend(
-                    self._send(target, number, what, stream, anchors, own) for number in numbers
+                    self._send(target, number, what, stream, anchors, own, own_time_ms)
+                    for number in numbers
                 )
         finally:
             users.running = call
@@ -267,6 +277,7 @@ class TaskOutput:
         stream: Stream,
         anchors: Sequence[TrackedTuple],
         own: Root | None,
+        own_time_ms: int | None,
     ) -> TaskId:
         trees: Trees
         if own is None:
@@ -278,7 +289,8 @@ class TaskOutput:
             trees = ((own, edge),)
         if isinstance(target, Elsewhere):
             path = (self._component,) if parent is None else (*parent.path(), self._component)
-            sent = Sent(values, (stream.component, stream.name), trees, path, stream.task)
+            name = stream.component, stream.name
+            sent = Sent(values, name, trees, path, stream.task, own_time_ms)
             to = TaskId(target.component, number)
             if self._trace is not None:
                 self._trace.sent(self._context, anchors, parent, stream, sent, to)
@@ -287,9 +299,9 @@ class TaskOutput:
         made: TrackedTuple
         owner = target.runners[number]
         if len(trees) == 1:
-            made = TrackedTuple(values, stream, *trees[0], parent, owner)
+            made = TrackedTuple(values, stream, *trees[0], parent, owner, own_time_ms)
         else:
-            made = multi_anchored(values, stream, trees, parent, owner)
+            made = multi_anchored(values, stream, trees, parent, owner, own_time_ms)
         self._queue.append(made)
         if self._trace is not None:
             self._trace.emitted(self._context, anchors, made)
@@ -308,14 +320,19 @@ class TaskOutput:
         return tuple(edges.items())
 
     def _write(
-        self, target: Output, record: Any, anchors: Sequence[TrackedTuple], own: Root | None
+        self,
+        target: Output,
+        record: Any,
+        anchors: Sequence[TrackedTuple],
+        own: Root | None,
+        own_time_ms: int | None,
     ) -> None:
         """Write to an output. It acks at once, which would cancel an edge, so it gets none."""
         if own is None:
             roots = list(dict.fromkeys(root for anchor in anchors for root, _ in anchor.trees()))
-            target.write(roots or (self._untracked(),), record)
+            target.write(roots or (self._untracked(),), record, own_time_ms)
         else:
-            target.write((own,), record)
+            target.write((own,), record, own_time_ms)
         if self._trace is not None:
             self._trace.written(self._context, anchors, target.component, record)
 
@@ -337,7 +354,8 @@ class TaskOutput:
                 for number in numbers:
                     edge = next_id()
                     root.value ^= edge
-                    append(TrackedTuple(values, stream, root, edge, anchor, runners[number]))
+                    runner, time_ms = runners[number], anchor.own_time_ms
+                    append(TrackedTuple(values, stream, root, edge, anchor, runner, time_ms))
                 users.running = anchor
 
             return chosen
@@ -348,7 +366,8 @@ class TaskOutput:
             root = anchor.root
             edge = next_id()
             root.value ^= edge
-            append(TrackedTuple(values, stream, root, edge, anchor, runner))
+            time_ms = anchor.own_time_ms
+            append(TrackedTuple(values, stream, root, edge, anchor, runner, time_ms))
             users.running = anchor
 
         return only
@@ -516,7 +535,7 @@ class SpoutOutput:
             failure = TreeFailure(FailReason.EXCEPTION, said_by(error), (source.stream.component,))
             self._trees.fail(root, failure)
             return
-        target.write((root,), record)
+        target.write((root,), record, None)
 
 
 class UserCode:

@@ -36,6 +36,8 @@ class TrackedTuple(Tuple, eq=False):
     # for a tuple of the spout
     parent: Any
     owner: Any  # the runner of the task it was delivered to; `ACKED` or `FAILED` from then on
+    # its event time, or that of what it was made of, if a keyed bolt gave it one of its own
+    own_time_ms: int | None = None
 
     more: ClassVar[tuple[tuple[Root, int], ...]] = ()
     """Further trees it belongs to: see `MultiAnchoredTuple`."""
@@ -54,6 +56,8 @@ class TrackedTuple(Tuple, eq=False):
 
     @property
     def event_time_ms(self) -> int:
+        if self.own_time_ms is not None:
+            return self.own_time_ms
         time_ms: int = max(root.event[3] for root, _ in self.trees())
         return time_ms
 
@@ -118,11 +122,24 @@ class MultiAnchoredTuple(TrackedTuple, eq=False):
     more: tuple[tuple[Root, int], ...] = ()  # type: ignore[misc]
 
 
-def multi_anchored(
-    values: Any, stream: Stream, trees: Sequence[tuple[Root, int]], parent: Any, owner: Any
+def multi_anchored(  # noqa: PLR0917 - as a tuple of one tree takes them
+    values: Any,
+    stream: Stream,
+    trees: Sequence[tuple[Root, int]],
+    parent: Any,
+    owner: Any,
+    own_time_ms: int | None = None,
 ) -> MultiAnchoredTuple:
-    root, edge = trees[0]
-    return MultiAnchoredTuple(values, stream, root, edge, parent, owner, tuple(trees[1:]))
+    (root, edge), *more = trees
+    return MultiAnchoredTuple(values, stream, root, edge, parent, owner, own_time_ms, tuple(more))
+
+
+def own_time_of(anchors: Sequence[TrackedTuple]) -> int | None:
+    """Return the event time of a tuple with these anchors, if it is not that of its roots."""
+    for one in anchors:
+        if one.own_time_ms is not None:
+            return max(one.event_time_ms for one in anchors)
+    return None
 
 
 class TreeTracker:

@@ -25,11 +25,11 @@ from sequitur.consumer.topology.transactional.builder import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 
     from sequitur.consumer.topology.api.builder import Topology, TreeFailure
     from sequitur.consumer.topology.engine.executor import Executor
-    from sequitur.consumer.topology.engine.key_store import KeyChange, KeyStore
+    from sequitur.consumer.topology.engine.key_store import KeyChanges, KeyStore
     from sequitur.consumer.topology.engine.keyed import KeyLog
     from sequitur.consumer.topology.engine.plan import Plan, RecordValues, Rules, Sent, Stage
     from sequitur.consumer.topology.engine.runner import Instances
@@ -206,6 +206,12 @@ class TaskResult:
     keys: Mapping[tuple[str, int], Handle] = field(default_factory=dict)
     key_log: Handle = None  # what undoes that
     next_timer_ms: int | None = None  # when the next timer of a key is due; None without any
+    # event times up to which it has closed windows before their time, by bolt
+    closed_ms: Mapping[str, int] = field(default_factory=dict)
+    is_open: bool = False  # whether it was to close a window that stood behind a failed event
+    # how many events were late for a window, by bolt: if all is done, where ackers decide on it
+    late_for_window: Mapping[str, int] = field(default_factory=dict)
+    blocked: Collection[bytes] = ()  # the keys of events that wait
     # the order of each task's last made tuple that waited, by the task's key
     behind: Mapping[bytes, Order] = field(default_factory=dict)
     told: Told = field(default_factory=Told)  # empty if no ackers decide
@@ -304,6 +310,11 @@ class StepBatch(ABC):
     only_retries: bool = False  # at the end of a run: only what failed is tried again
     # every event up to this event time comes in this step, or came before; None: none is known
     reached_ms: int | None = None
+    closes: bool = (
+        False  # at the end of a drain: windows are closed, though their time has not come
+    )
+    # event times up to which earlier drains have closed windows, by bolt
+    closed_ms: Mapping[str, int] = field(default_factory=dict)
     transaction: Transaction | None = None
     run: str = ""  # names this run of the step; unique in a life of the job
     counted: frozenset[str] = frozenset()  # the newest runs of earlier steps whose results counted
@@ -350,6 +361,8 @@ class StepBatch(ABC):
             self.ticks,
             self.only_retries,
             self.reached_ms,
+            self.closes,
+            self.closed_ms,
         )
 
     def ticks_of(self, stage: Stage) -> tuple[str, ...]:
@@ -432,7 +445,7 @@ class StepBatch(ABC):
         """Return what a task of a keyed bolt keeps: what it kept before, and changes since."""
 
     @abstractmethod
-    def write_changes(self, changes: Sequence[KeyChange], wave: int = 0) -> Handle:
+    def write_changes(self, changes: KeyChanges, wave: int = 0) -> Handle:
         """Leave what a wave of a step has changed of a task's keys."""
 
     @abstractmethod

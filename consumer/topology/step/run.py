@@ -179,6 +179,12 @@ class StepResult:
     # what it has changed of the keys of keyed bolts, by component and task; the newest last
     keys: dict[tuple[str, int], list[Handle]] = field(default_factory=dict)
     next_timer_ms: int | None = None  # when the next timer of a key is due; None without any
+    # event times up to which it has closed windows before their time, by bolt
+    closed_ms: dict[str, int] = field(default_factory=dict)
+    # how many events were late for a window and are done, by bolt
+    late_for_window: Counter[str] = field(default_factory=Counter)
+    # the keys of events that wait, by task of the first stage
+    blocked: dict[int, set[bytes]] = field(default_factory=dict)
     # bolts whose `finish_batch` raised, and what
     finish_failures: list[tuple[str, str]] = field(default_factory=list)
     # after a transaction's processing phase: the tuples for its commit phase
@@ -241,6 +247,7 @@ class StepRun:
         if wave:
             # The waiting events of its tasks stay as they were, and are written down again.
             self._result.waiting.clear()
+            self._result.blocked.clear()
             self._result.counts["waiting"] = self._result.counts["made_waiting"] = 0
             self._result.next_due_ms = self._result.least_waiting_ms = None
         results = self._with_later_stages(spouts, wave)
@@ -289,7 +296,7 @@ class StepRun:
     def _keys_of(self, task: int) -> dict[tuple[str, int], Sequence[Handle]]:
         """Return what a task's keyed bolts keep, with what earlier waves have changed."""
         found: dict[tuple[str, int], Sequence[Handle]] = {}
-        for component in self._batch.topology.keyed_bolts:
+        for component in self._batch.topology.key_stores:
             where = component, task
             before = (self._keys[where],) if where in self._keys else ()
             found[where] = (*before, *self._result.keys.get(where, ()))
@@ -371,6 +378,8 @@ class StepRun:
             undone = self._tasks.repeat(list(undo.values()))
             for place, one in zip(undo, undone, strict=True):
                 results[place] = one
+                one.closed_ms = spouts[place].closed_ms
+                one.is_open |= spouts[place].is_open
                 one.next_timer_ms = _least(one.next_timer_ms, spouts[place].next_timer_ms)
         return results
 
@@ -380,7 +389,11 @@ class StepRun:
         if due_ms is not None and batch.reached_ms is not None and due_ms <= batch.reached_ms:
             # It stood behind an event that was given up in this step.
             result.next_due_ms = _least(result.next_due_ms, batch.now_ms)
+        if any(one.is_open for one in results):
+            result.next_due_ms = _least(result.next_due_ms, batch.now_ms)
         for one in results:
+            result.late_for_window.update(one.late_for_window)
+            result.closed_ms = latest(result.closed_ms, one.closed_ms)
             for where, changes in one.keys.items():
                 result.keys.setdefault(where, []).append(changes)
 
@@ -503,9 +516,18 @@ class StepRun:
             result.records.setdefault(name, []).extend(published)
         result.dead += batch.publish("dead", done.dead_file)
         result.unfinished += batch.publish("unfinished", done.unfinished_file)
+        if done.blocked:
+            result.blocked.setdefault(place, set()).update(done.blocked)
         if done.waiting_file is not None:
             waiting = batch.publish("waiting", done.waiting_file)
             result.waiting.setdefault(place, []).extend(waiting)
+
+
+def latest(times_ms: Mapping[str, int], others_ms: Mapping[str, int]) -> dict[str, int]:
+    """Return the later of two times by name."""
+    return {**times_ms} | {
+        name: max(time_ms, times_ms.get(name, time_ms)) for name, time_ms in others_ms.items()
+    }
 
 
 def _least(*numbers: int | None) -> int | None:

@@ -118,6 +118,11 @@ class SpoutTask:
     tell: Callable[[TimerPlace | None], None] | None = None
 
     @property
+    def home(self) -> tuple[int, int]:
+        """Names the task in all steps."""
+        return 0, self.given.partition
+
+    @property
     def weight(self) -> int:
         """Roughly how many new events there are."""
         return self.given.weight
@@ -207,12 +212,14 @@ class SpoutTask:
         """Feed the new events; return how many."""
         feed, first = executor.feed, self.given.first_new_id(self.window)
         tracked: Any = self.batch.topology.spout.tracked if self.batch.ackers else False
-        root = first - 1
+        root, new = first - 1, self._new()
+        if isinstance(executor, KeyedExecutor):
+            new = executor.keys.loaded(new)
         if isinstance(tracked, bool):
-            for root, event in enumerate(self._new(), first):
+            for root, event in enumerate(new, first):
                 feed(Root(root, event, 1, 0.0, tracked), event)
         else:
-            for root, event in enumerate(self._new(), first):
+            for root, event in enumerate(new, first):
                 feed(self._root(root, event, 1), event)
         return root + 1 - first
 
@@ -294,11 +301,13 @@ class SpoutTask:
             (component, task): batch.write_changes(changes, self.wave)
             for component, changes in log.changes().items()
         }
-        if not batch.plan.is_local and log.left:
+        result.late_for_window = log.late_for_window(left)
+        if not batch.plan.is_local and (log.left or log.late):
             result.key_log = batch.write_key_log(log)
         blocked = {one.event[0] for one in skipped}
         blocked |= {one.root.key for one in left.values() if one.outcome is not EventOutcome.DEAD}
         result.next_timer_ms = executor.keys.next_timer_ms(blocked)
+        result.closed_ms, result.is_open = executor.keys.closed_ms, executor.keys.is_open(blocked)
 
     def _leave_unfinished(
         self, found: ExecutorResult, unfinished: UnfinishedEvents, result: TaskResult
@@ -343,6 +352,11 @@ class StageTask:
     # the order of the last tuple that each task made and that waits, by the task's key
     behind: Mapping[bytes, Order] = field(default_factory=dict)
     made: Mapping[bytes, Order] = field(default_factory=dict)
+
+    @property
+    def home(self) -> tuple[int, int]:
+        """Names the task in all steps."""
+        return self.stage.number, self.task
 
     @property
     def weight(self) -> int:
@@ -457,7 +471,7 @@ def _executor(  # noqa: PLR0917 - private, and each is of a type of its own
     if isinstance(of, SpoutTask) and batch.topology.is_keyed:
         keys = {
             component: batch.key_store((component, task), of.keys.get((component, task), ()))
-            for component in batch.topology.keyed_bolts
+            for component in batch.topology.key_stores
         }
         made = partial(KeyedExecutor, killers=of.trial.killers, tell=of.tell)
     return made(

@@ -27,7 +27,8 @@ class UndoTask:
 
     def __call__(self) -> TaskResult:
         log = self.batch.read_key_log(self.log)
-        undone = log.undo({one.id for one in self.verdicts})
+        unfinished = {one.id for one in self.verdicts}
+        undone = log.undo(unfinished)
         dead = {one.id for one in self.verdicts if one.is_dead}
         if dead:
             for root, event in self._timers():
@@ -40,6 +41,8 @@ class UndoTask:
                 for component, changes in log.changes().items()
             },
             next_timer_ms=min((one for one in again if one is not None), default=None),
+            late_for_window=log.late_for_window(unfinished),
+            is_open=self.batch.closes and bool(dead),
         )
 
     def _timers(self) -> Iterator[tuple[int, tuple[Any, ...]]]:

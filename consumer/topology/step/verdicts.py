@@ -92,6 +92,8 @@ class UnfinishedEvents:
         # A tuple that a task made at a tick does not hold back the watermark, which ticks go by.
         times_ms = (one.event[3] for one in waiting if not is_made(one.event))
         result.least_waiting_ms = next(times_ms, None)
+        if batch.topology.is_keyed:
+            result.blocked = {one.event[0] for one in waiting} - {None}
         result.waiting_file = batch.write_waiting(waiting)
         if self._dead:
             result.dead_file = batch.write_dead(self._dead)

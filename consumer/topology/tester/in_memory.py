@@ -17,7 +17,7 @@ from sequitur.consumer.topology.step.batch import EmittedRoots, StepBatch, TaskI
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
-    from sequitur.consumer.topology.engine.key_store import KeyChange
+    from sequitur.consumer.topology.engine.key_store import KeyChange, KeyChanges
     from sequitur.consumer.topology.engine.keyed import KeyLog
     from sequitur.consumer.topology.engine.plan import RecordValues
     from sequitur.consumer.topology.engine.runner import Instances
@@ -101,7 +101,7 @@ class InMemoryBatch(StepBatch):
         return state
 
     def key_store(
-        self, place: tuple[str, int], keys: Sequence[MemoryKeyStore | list[KeyChange]]
+        self, place: tuple[str, int], keys: Sequence[MemoryKeyStore | Sequence[KeyChange]]
     ) -> MemoryKeyStore:
         del place
         if len(keys) == 1 and isinstance(keys[0], MemoryKeyStore):
@@ -111,9 +111,9 @@ class InMemoryBatch(StepBatch):
             store.take_in(one.all() if isinstance(one, MemoryKeyStore) else one)
         return store
 
-    def write_changes(self, changes: Sequence[KeyChange], wave: int = 0) -> list[KeyChange]:
+    def write_changes(self, changes: KeyChanges, wave: int = 0) -> Sequence[KeyChange]:
         del wave
-        return list(changes)
+        return changes.rows
 
     def write_key_log(self, log: KeyLog) -> bytes:
         return pickle.dumps(log, protocol=5)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from contextvars import ContextVar
 from dataclasses import dataclass, replace
@@ -32,7 +33,7 @@ from sequitur.consumer.topology.engine.runner import Instances
 from sequitur.consumer.topology.settling.outcomes import due_ms
 from sequitur.consumer.topology.settling.root import is_made, is_own, readable
 from sequitur.consumer.topology.step.batch import components_of
-from sequitur.consumer.topology.step.run import CountedRuns, StepRun, TasksHere
+from sequitur.consumer.topology.step.run import CountedRuns, StepRun, TasksHere, latest
 from sequitur.consumer.topology.tester.in_memory import InMemoryBatch, InMemoryInput, in_order
 from sequitur.consumer.topology.tester.tuple_trees import TreeRecorder
 from sequitur.errors import TopologyError
@@ -92,6 +93,7 @@ class TopologyTester:
             batches. Of the lists of events, only `failed`, `held` and `dead_letters` include them.
         made_acked: How many of these tuples are done.
         late_acks: Acks of tuples whose tree had failed already.
+        late_for_window: How many events were late for a window or a join and are done, by bolt.
         untracked_failures: Failures of untracked trees.
         finish_failures: Bolts whose `finish_batch` raised, each with the exception.
     """
@@ -135,12 +137,15 @@ class TopologyTester:
         self._ran_ms: int | None = None
         self._reached_ms: int | None = None
         self._watermark_ms: int | None = None
+        self._closes = False
+        self._closed_ms: dict[str, int] = {}
         self.outputs: dict[str, list[OutputRecord]] = {one.id: [] for one in topology.outputs}
         self.acked: list[EventValues] = []
         self.dead_letters: list[DeadLetteredEvent] = []
         self.trees: list[TupleTree] = []
         self.made = self.made_acked = 0
         self.late_acks = 0
+        self.late_for_window: Counter[str] = Counter()
         self.untracked_failures = 0
         self.finish_failures: list[tuple[str, str]] = []
 
@@ -219,6 +224,14 @@ class TopologyTester:
         new = sorted((self._event(given) for given in events), key=lambda event: event[3:7])
         self._run(new, lambda _: self._inputs(new), watermark_ms)
 
+    def drain(self) -> None:
+        """Close all windows, as a job with `--drain` does at its end."""
+        self._closes = True
+        try:
+            self.run()
+        finally:
+            self._closes = False
+
     def _run(
         self, new: Sequence[EventValues], inputs: Inputs, watermark_ms: int | None = None
     ) -> None:
@@ -286,6 +299,8 @@ class TopologyTester:
             seed=(self._batches, self._seed),
             watermark_ms=self._watermark_ms,
             reached_ms=self._reached_ms,
+            closes=self._closes,
+            closed_ms=self._closed_ms,
             ticks=ticks_due(self._topology.tick_intervals_ms, self._ran_ms, self._now_ms),
             now_s=lambda: self._now_s,
             next_edge=self._next_id,
@@ -305,6 +320,8 @@ class TopologyTester:
         self.made += result.counts["made"]
         self.made_acked += result.counts["made_acked"]
         self.late_acks += result.counts["late_acks"]
+        self.late_for_window.update(result.late_for_window)
+        self._closed_ms = latest(self._closed_ms, result.closed_ms)
         self.untracked_failures += result.counts["untracked_failures"]
         self.finish_failures += result.finish_failures
         self.dead_letters += [

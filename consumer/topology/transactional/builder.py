@@ -127,6 +127,7 @@ class TransactionalTopologyBuilder(TopologyBuilder):
         *,
         concurrency: int = 1,
         tick_interval: timedelta | float | str | None = None,
+        uid: str | None = None,
         states: Mapping[str, State] | None = None,
     ) -> ComponentDeclarer:
         """Add a bolt: a `BatchBolt`, a `BasicBolt` or a function.
@@ -138,6 +139,7 @@ class TransactionalTopologyBuilder(TopologyBuilder):
                 default.
             concurrency: See `TopologyBuilder`; of a `BatchBolt` it is 1.
             tick_interval: See `TopologyBuilder`.
+            uid: None: it is for keyed bolts.
             states: What a committer keeps, by the name it asks its context for it.
 
         Raises:
@@ -157,7 +159,12 @@ class TransactionalTopologyBuilder(TopologyBuilder):
         if is_committer and parallelism is None:
             parallelism = 1
         return super().set_bolt(
-            component, bolt, parallelism, concurrency=concurrency, tick_interval=tick_interval
+            component,
+            bolt,
+            parallelism,
+            concurrency=concurrency,
+            tick_interval=tick_interval,
+            uid=uid,
         )
 
     def set_committer_bolt(

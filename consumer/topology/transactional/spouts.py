@@ -23,10 +23,14 @@ from typing import TYPE_CHECKING, Any, ClassVar, Final, Protocol
 from urllib.parse import quote, unquote
 from uuid import uuid4
 
+from msgspec import Struct
+
 from sequitur.base.json_field import name_twice_in
 from sequitur.base.process import make_folder, sync
+from sequitur.base.stored import dump, load
 from sequitur.errors import (
     EmitError,
+    StateFormatError,
     TopologyBuildError,
     TransactionMetadataError,
     TransactionOrderError,
@@ -469,7 +473,13 @@ class _OpaqueEmitter(OpaquePartitionedEmitter):
 
 _SUFFIX: Final = ".json"
 _UNFINISHED: Final = ".new"
-_VERSION: Final = 1
+
+
+class _Kept(Struct, frozen=True, tag_field="version", tag=1):
+    TITLE: ClassVar = "metadata of a transaction"
+
+    crc32: int
+    metadata: Any
 
 
 class MetadataStore(Protocol):
@@ -556,7 +566,7 @@ class FolderMetadataStore:
         text = _as_json(name, value)
         path = self._path(name)
         make_folder(path.parent)
-        document = f'{{"version": {_VERSION}, "crc32": {_checksum(text)}, "metadata": {text}}}\n'
+        document = json.dumps(dump(_Kept(_checksum(text), json.loads(text)))) + "\n"
         # Only one topology writes here, so a killed one's unfinished file may be overwritten.
         unfinished = path.with_name(path.name + _UNFINISHED)
         with unfinished.open("wb") as file:
@@ -668,22 +678,14 @@ class RotatingTransactionalState:
 
 def _metadata(path: Path, text: bytes) -> Any:
     try:
-        document = json.loads(text)
-        version, expected = document["version"], document.get("crc32")
-        metadata = document.get("metadata")
-    except (ValueError, TypeError, KeyError, AttributeError) as error:
-        raise TransactionMetadataError(
-            f"{path}: the metadata of a transaction is damaged: {type(error).__name__}: {error}"
-        ) from error
-    if version != _VERSION:
-        raise TransactionMetadataError(
-            f"{path}: metadata of version {version!r}, this version reads {_VERSION}"
-        )
-    if _checksum(json.dumps(metadata)) != expected:
+        kept = load(_Kept, json.loads(text))
+    except (ValueError, StateFormatError) as error:
+        raise TransactionMetadataError(f"{path} cannot be read: {error}") from error
+    if _checksum(json.dumps(kept.metadata)) != kept.crc32:
         raise TransactionMetadataError(
             f"{path}: the metadata of a transaction is damaged: its checksum is another one"
         )
-    return metadata
+    return kept.metadata
 
 
 def _as_json(name: str, value: Any) -> str:

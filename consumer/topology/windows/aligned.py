@@ -107,6 +107,7 @@ class AlignedWindows(WindowBolt):
     """Windows that begin at multiples of a length of time."""
 
     state = Panes
+    drains = True
 
     def __init__(
         self,
@@ -178,7 +179,7 @@ class AlignedWindows(WindowBolt):
         values = (key.value, begin_ms, end_ms, *self._results(states))
         if self._closing.early_ms is not None:
             values += self._version(end_ms, found, is_final=is_final)
-        key.emit(values)
+        key.emit(values, event_time_ms=end_ms - 1)
 
     def _note_change(self, begin_ms: int, time_ms: int, found: Panes, key: Key) -> None:
         early_ms = self._closing.early_ms

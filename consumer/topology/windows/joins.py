@@ -101,6 +101,7 @@ class SidedBolt(KeyedBolt):
             raise ValueError(f'an event is "left" or "right", or None: not {side!r:.100}')
         passed_ms = self.context.watermark_ms
         if passed_ms is not None and event.event_time_ms + self._allow_late_ms <= passed_ms:
+            key.count_late()
             if self.streams:
                 key.emit(event.values[:7], stream=LATE)
             return None
@@ -135,6 +136,7 @@ class JoinBolt(SidedBolt):
         super().__init__(side, closing)
         self._before_ms = before_ms
         self._after_ms = after_ms
+        self.drains = kind != "inner"
         # what is put out alone, too
         self._alone = {"inner": (), "left": ("left",), "outer": ("left", "right")}[kind]
 
@@ -196,14 +198,10 @@ class JoinBolt(SidedBolt):
 
     @staticmethod
     def _emit(key: Key, left: Waiting | None, right: Waiting | None) -> None:
+        left_ms, right_ms = left and left.time_ms, right and right.time_ms
         key.emit(
-            (
-                key.value,
-                left and left.value,
-                right and right.value,
-                left and left.time_ms,
-                right and right.time_ms,
-            )
+            (key.value, left and left.value, right and right.value, left_ms, right_ms),
+            event_time_ms=max(one.time_ms for one in (left, right) if one is not None),
         )
 
 

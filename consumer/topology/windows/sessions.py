@@ -72,6 +72,7 @@ class SessionWindows(WindowBolt):
     """Windows that end when their key is silent."""
 
     state = Sessions
+    drains = True
 
     def __init__(self, gap_ms: int, closing: Closing, aggregates: dict[str, Aggregate]) -> None:
         super().__init__("session", closing, aggregates)
@@ -144,11 +145,12 @@ class SessionWindows(WindowBolt):
         key.state = found
 
     def _emit(self, one: Session, key: Key, *, is_final: bool) -> None:
-        values = (key.value, one.begin_ms, one.last_ms + self._gap_ms, *self._results(one.states))
+        end_ms = one.last_ms + self._gap_ms
+        values = (key.value, one.begin_ms, end_ms, *self._results(one.states))
         if self._closing.early_ms is not None:
             one.version, one.is_changed = one.version + 1, False
             values += (one.version, is_final)
-        key.emit(values)
+        key.emit(values, event_time_ms=end_ms - 1)
 
 
 def _begin_ms(one: Session) -> int:

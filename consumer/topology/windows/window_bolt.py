@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from copy import copy
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, Self
 
 from sequitur.consumer.topology.api.keyed import KeyedBolt
 from sequitur.consumer.topology.api.lengths import length_ms
@@ -31,21 +32,40 @@ class WindowBolt(KeyedBolt):
     must_be_read = (LATE,)
 
     def __init__(self, title: str, closing: Closing, aggregates: Mapping[str, Aggregate]) -> None:
-        extra = () if closing.early_ms is None else ("version", "is_final")
+        self._title = title
+        self._closing = closing
+        self._allow_late_ms = closing.allow_late_ms
+        self.streams = {} if closing.drops_late else {LATE: LATE_FIELDS}
+        self._compute(aggregates)
+
+    def _compute(self, aggregates: Mapping[str, Aggregate]) -> None:
+        title = self._title
+        extra = () if self._closing.early_ms is None else ("version", "is_final")
         own = ("key", "begin_ms", "end_ms", *extra)
         for name, one in aggregates.items():
             if not isinstance(one, Aggregate):
                 raise TopologyBuildError(f"{title}: {name} = {one!r:.100}: it is not an Aggregate")
             if name in own:
                 raise TopologyBuildError(f"{title}: an aggregate cannot be named {name!r}")
-        if not aggregates:
-            raise TopologyBuildError(f"{title}: name what it computes, such as count=Count()")
         self.fields = (*own[:3], *aggregates, *extra)
-        self.streams = {} if closing.drops_late else {LATE: LATE_FIELDS}
-        self._closing = closing
-        self._allow_late_ms = closing.allow_late_ms
+        self._named = dict(aggregates)
         self._aggregates = tuple(aggregates.values())
         self._reader()  # refuses a wrong name of a field now
+
+    def computing(self, **aggregates: Aggregate) -> Self:
+        """Return the same windows with more that is computed."""
+        for name in aggregates:
+            if name in self._named:
+                raise TopologyBuildError(f"{self._title}: it computes {name!r} already")
+        made = copy(self)
+        made._compute({**self._named, **aggregates})  # noqa: SLF001 - of the same class
+        return made
+
+    def declared(self) -> dict[str, tuple[str, ...]]:
+        if not self._aggregates:
+            title = self._title
+            raise TopologyBuildError(f"{title}: name what it computes, such as count=Count()")
+        return super().declared()
 
     def prepare(self, context: TopologyContext, collector: OutputCollector) -> None:
         super().prepare(context, collector)
@@ -74,7 +94,8 @@ class WindowBolt(KeyedBolt):
         return [one.result(state) for one, state in zip(self._aggregates, states, strict=True)]
 
     def _put_aside(self, event: Event, key: Key) -> None:
-        """Emit an event for whose window it is too late."""
+        """Emit and count an event for whose window it is too late."""
+        key.count_late()
         if not self._closing.drops_late:
             key.emit((*event.values[:7],), stream=LATE)
 

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from pathlib import PurePosixPath
 from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 import msgspec
 import pytest
 
-from sequitur.base.stored import dump, load
+from sequitur.base.stored import File, dump, load
 from sequitur.errors import StateFormatError
 
 if TYPE_CHECKING:
@@ -31,6 +32,14 @@ class _Row(msgspec.Struct, frozen=True):
         return {"counts": {(name, part): count for name, part, count in stored["counts"]}}
 
 
+class _Path(PurePosixPath, File):
+    pass
+
+
+class _Kept(msgspec.Struct, frozen=True):
+    files: list[File]
+
+
 class _Sparse(msgspec.Struct, frozen=True, omit_defaults=True, rename="camel"):
     most_rows: int = 7
     name: str | None = None
@@ -49,6 +58,17 @@ def test_a_kind_gives_its_values_another_shape() -> None:
     row = _Row({("a", 1): 5})
     assert dump(row) == {"counts": [["a", 1, 5]]}
     assert load(_Row, dump(row)) == row
+
+
+def test_a_file_is_named_from_a_root_that_may_be_another_one() -> None:
+    kept = _Kept([_Path("/a/b/c")])
+    assert dump(kept, _Path("/a")) == {"files": ["b/c"]}
+    assert load(_Kept, {"files": ["b/c"]}, _Path("/x")) == _Kept([_Path("/x/b/c")])
+
+
+def test_what_is_no_file_is_not_stored_as_its_name() -> None:
+    with pytest.raises(NotImplementedError, match="is not stored"):
+        dump(_Kept([PurePosixPath("/a/b")]), _Path("/a"))  # type: ignore[list-item]
 
 
 def test_defaults_that_a_kind_omits_may_be_missing() -> None:

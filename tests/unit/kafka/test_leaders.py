@@ -14,7 +14,7 @@ from sequitur.kafka.partition import OutputPartition
 from sequitur.kafka.producer_ids import PartitionAnswer
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable
+    from collections.abc import Awaitable, Iterable
 
 _OUT = [OutputPartition("out", number) for number in range(4)]
 _LATE = OutputPartition("late", 0)
@@ -170,3 +170,29 @@ async def test_a_batch_that_was_given_up_disturbs_nobody() -> None:
     answers = [all_of.produce(where, b"a") for where in _OUT[:2]]
     answers[0].cancel()
     assert (await answers[1]).code == 0
+
+
+async def test_an_answer_counts_for_questions_that_follow_at_once() -> None:
+    """For the topics that it was about, and for those alone who say so."""
+    asked: list[list[str]] = []
+    is_told = True
+
+    class Told(_Wire):
+        async def refresh(self, topics: Iterable[str]) -> bool:
+            asked.append([*topics])
+            return is_told
+
+    some = _leaders(Told())
+    assert not some.were_told(["in"], 60)
+    assert await some.refresh(["in"])
+    assert some.were_told(["in"], 60)
+    assert not some.were_told(["in"], 0)
+    assert not some.were_told(["in", "out"], 60)
+    assert not some.were_told([], 60)
+    assert await some.refresh(["in", "out"])
+    assert some.were_told(["in", "out"], 60)
+    is_told = False
+    assert not await some.refresh(["out"])
+    assert not some.were_told(["out"], 60)
+    assert some.were_told(["in"], 60)
+    assert asked == [["in"], ["in", "out"], ["out"]]

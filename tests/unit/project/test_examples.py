@@ -44,6 +44,9 @@ def test_there_are_examples() -> None:
         "keyed_silence",
         "transactional_global_count",
         "transactional_words",
+        "window_join",
+        "window_mean",
+        "window_sessions",
         "wordcount",
     ]
 

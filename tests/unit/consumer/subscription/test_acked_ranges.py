@@ -121,6 +121,17 @@ def test_many_ranges_touch_the_block_behind_them() -> None:
     assert len(ranges) == 2000 + 100
 
 
+def test_one_range_touches_the_block_behind_it_alone() -> None:
+    """Nothing of the block before it is touched, and all of that stays."""
+    ranges = _every_tenth(2000)
+    begin, _ = list(ranges)[block_lengths(ranges)[0]]
+    before = [one for one in ranges if one[0] < begin]
+    assert ranges.add(begin - 1, begin + 7) == 3
+    assert list(ranges)[: len(before) + 1] == [*before, (begin - 1, begin + 7)]
+    assert (len(ranges), ranges.offsets) == (2000, 5 * 2000 + 3)
+    assert max(block_lengths(ranges)) <= BLOCK_RANGES
+
+
 def test_batches_that_come_back_to_front_share_a_block() -> None:
     """Each is less than a block, and lies before the others."""
     ranges = AckedRanges()

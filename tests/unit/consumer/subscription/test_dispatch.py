@@ -13,7 +13,7 @@ from sequitur.consumer.subscription.dispatch import (
     FailureCause,
     OrderRule,
 )
-from sequitur.consumer.subscription.redeliveries import Redeliveries
+from sequitur.consumer.subscription.redeliveries import NO_REDELIVERIES, Redeliveries
 from sequitur.kafka.partition import SourcePartition
 
 ONE, TWO = SourcePartition("orders", 0), SourcePartition("orders", 1)
@@ -100,6 +100,8 @@ def test_message_without_an_ack_fails_in_time() -> None:
     _taken(dispatch)
     dispatch.ack(ONE, [1])
     assert dispatch.next_change_ms() == 50
+    assert _taken(dispatch, 49) == []
+    assert (dispatch.counts.timed_out, dispatch.unacked) == (0, 1)
     assert _taken(dispatch, 50) == []
     assert (dispatch.counts.timed_out, dispatch.unacked) == (1, 0)
     assert not dispatch.negative_ack(ONE, 0, 60)
@@ -130,6 +132,36 @@ def test_acked_messages_leave_nothing_behind() -> None:
     assert not dispatch._parts[ONE].lines
     assert not dispatch._parts[ONE].plain
     assert not dispatch._deadlines
+
+
+@pytest.mark.parametrize("order", list(OrderRule))
+def test_a_cumulative_ack_lets_go_of_all_before_it(order: OrderRule) -> None:
+    """Out, waiting for the next attempt, or never out: of its partition, and of no other."""
+    dispatch = _dispatch(order, b"a", b"b", b"c", b"d", b"e")
+    dispatch.add(TWO, range(2), [b"a", b"b"], [10, 11])
+    dispatch.take(0, 3)
+    assert dispatch.negative_ack(ONE, 1, 0)
+    assert [dispatch.ack_cumulative(ONE, 3) for _ in range(2)] == [4, 0]
+    assert sorted(dispatch.held()) == [(ONE, 4), (TWO, 0), (TWO, 1)]
+    assert _taken(dispatch, 1_000) == [(4, 0), (10, 0), (11, 0)]
+
+
+def test_nothing_is_held_of_a_partition_that_gave_nothing() -> None:
+    dispatch = _dispatch(OrderRule.NONE, None)
+    assert dispatch.ack(TWO, [0]) == dispatch.ack_cumulative(TWO, 5) == 0
+    assert not dispatch.negative_ack(TWO, 0, 0)
+    assert dispatch.redeliveries(TWO) is NO_REDELIVERIES
+    assert list(dispatch.held()) == [(ONE, 0)]
+
+
+def test_what_is_not_out_does_not_fail() -> None:
+    """Its receiver has acked it, or nobody has received it yet."""
+    dispatch = _dispatch(OrderRule.TAKEN_BACK, b"a", b"a")
+    dispatch.take(0)
+    dispatch.ack(ONE, [0])
+    assert not any(dispatch.negative_ack(ONE, offset, 0) for offset in range(3))
+    assert _taken(dispatch) == [(1, 0)]
+    assert dispatch.counts.negative_acks == 0
 
 
 def test_messages_come_in_their_turn_across_partitions() -> None:

@@ -185,6 +185,24 @@ def test_the_last_connection_does_not_go_back() -> None:
     assert earlier.require("billing").last_connected_ms == 5_000
 
 
+def test_who_opens_one_sets_what_may_change_and_nothing_else() -> None:
+    """Where evicted messages go, and how much a job may hold; and where its cursors are."""
+    known = _record(epoch=3, partition=5, evicted_topic="before", max_held_bytes=1)
+    wanted = _record(created_ms=7_000, group="other", evicted_topic="evicted", max_held_bytes=9)
+    registry = _registry(known)
+    expected = replace(known, evicted_topic="evicted", max_held_bytes=9, last_connected_ms=8_000)
+    for partition, noted in ((None, 5), (6, 6)):
+        changes = registry.opened(replace(wanted, partition=partition), now_ms=8_000)
+        assert _after(registry, changes).require("billing") == replace(expected, partition=noted)
+    with pytest.raises(UnknownSubscriptionError, match="other"):
+        registry.opened(_record("other"), now_ms=8_000)
+
+
+def test_where_cursors_are_is_known_once_it_is_noted() -> None:
+    registry = _registry(_record("a"), _record("b", partition=0))
+    assert [registry.partition_of(name) for name in ("a", "b", "c")] == [None, 0, None]
+
+
 def test_policies_of_a_topic_of_the_namespace_and_of_none() -> None:
     registry = _registry(
         orders=TopicPolicies(message_ttl_s=60),
@@ -273,6 +291,15 @@ def test_policies_of_the_namespace_that_cannot_be_read_keep_all_that_no_topic_se
     registry = Registry.of({key: b"{}", **{name: one for name, one in own.items() if one}})
     assert registry.policies_of("a").message_ttl_s == 60
     assert registry.policies_of("a").retention == Retention(-1, -1)
+
+
+@pytest.mark.parametrize(("topic", "whose"), [(None, "the namespace"), ("a", "a")])
+def test_policies_that_cannot_be_read_are_not_written_over(topic: str | None, whose: str) -> None:
+    """Those of a newer version say what only that version understands."""
+    registry = Registry.of({json.dumps(["policies", topic]).encode(): b'{"format":9}'})
+    with pytest.raises(StateFormatError, match=f"the policies of {whose} cannot be read"):
+        registry.with_policies(topic, TopicPolicies(message_ttl_s=60))
+    assert registry.with_policies("b", TopicPolicies(message_ttl_s=60))
 
 
 @pytest.mark.parametrize(

@@ -191,11 +191,12 @@ def test_cursors_that_cannot_be_read_are_left_alone() -> None:
 
 @pytest.mark.promise("sub-something-subscription-partition")
 def test_cursors_of_an_earlier_topic_are_left_alone() -> None:
-    """Nothing is acked of the topic that has its name now, and no producer of that one waits."""
+    """All of the topic that has its name now is unacked and kept, and no producer of it waits."""
     survey = _survey(_held((0, 50)))
     assert due_acks(survey, _RECORD, Cuts({_HERE: 70}, {_HERE: 60}))
     gone = replace(survey, of_gone_logs=frozenset({("sub1", _HERE)}))
     assert due_acks(gone, _RECORD, Cuts({_HERE: 70}, {_HERE: 60})) == []
+    assert (survey.needed_from("sub1", _HERE), gone.needed_from("sub1", _HERE)) == (50, 20)
     assert gone.settled_backlog("orders").parts == ()
 
 

@@ -182,11 +182,11 @@ def test_stop_at_any_moment_ends_behind_the_step_at_work(
     stopped: list[str] = []
     with LocalTester(_settings(delay="0 s")) as tester:
 
-        def create(storage: LocalStorage, name: str, text: str) -> bool:
+        def create(storage: LocalStorage, name: str, *how: Any, **named: Any) -> bool:
             if name.startswith(document) and not stopped:
                 stopped.append(name)
                 tester.stop.set()
-            return written(storage, name, text)
+            return written(storage, name, *how, **named)
 
         written = LocalStorage.create
         monkeypatch.setattr(LocalStorage, "create", create)
@@ -221,13 +221,13 @@ def test_driver_that_wakes_up_behind_another_writes_nothing_that_counts(
     ):
         older.run(_rows(2_000, 1_000))
 
-        def create(storage: LocalStorage, name: str, text: str) -> bool:
+        def create(storage: LocalStorage, name: str, *how: Any, **named: Any) -> bool:
             if name == "spark/offsets/1" and not woken:
                 woken.append(name)
                 newer._opened()
                 if plans_first:
                     newer.run(_rows(5_000))
-            return written(storage, name, text)
+            return written(storage, name, *how, **named)
 
         written = LocalStorage.create
         monkeypatch.setattr(LocalStorage, "create", create)

@@ -106,6 +106,24 @@ def test_bolts_run_in_processes_and_what_kills_one_is_found_by_as_many_deaths_as
     assert {line.rpartition(", ")[2] for line in told} == {"attempt 1 of 1 at its task"}
 
 
+def _at_home(home: int) -> Callable[[], int]:
+    def task() -> int:
+        return os.getpid()
+
+    vars(task)["home"] = home
+    return task
+
+
+def test_a_task_goes_to_the_process_that_had_it(shared: ProcessWorkers) -> None:
+    """Each is given out first in one run, and last in the next one."""
+    tasks = [_at_home(0), _at_home(1)]
+    first, last = shared.run(tasks)
+    assert first != last
+    for _ in range(5):
+        assert shared.run(tasks[::-1]) == [last, first]
+        assert shared.run(tasks) == [first, last]
+
+
 def _counted(path: Path) -> Callable[[], None]:
     """Return a task that notes that it was begun, and kills its process."""
 

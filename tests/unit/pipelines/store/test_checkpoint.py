@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import itertools
 import json
 import shutil
@@ -22,10 +23,10 @@ from sequitur.kafka.identity import Identity
 from sequitur.kafka.partition import SourcePartition
 from sequitur.pipelines.local.plan_log import PlanLog
 from sequitur.pipelines.rows.run_rows import Part, RunRows
-from sequitur.pipelines.sink.step_planner import job_of
-from sequitur.pipelines.sink.step_plans import StepPlan
+from sequitur.pipelines.sink.step_plans import IdentityOwner, StepPlan
+from sequitur.pipelines.store import durable
 from sequitur.pipelines.store.checkpoint import Checkpoint
-from sequitur.pipelines.store.job_identity import check_identity
+from sequitur.pipelines.store.job_identity import NO_FORMER_JOB, SubscribedJob, check_identity
 from sequitur.pipelines.store.ownership import Ownership
 from sequitur.pipelines.store.part_files import KeptValues
 from sequitur.pipelines.store.storage import LocalStorage
@@ -82,10 +83,10 @@ def test_claim_that_is_cut_short_anywhere_is_taken_up(
                     raise Killed
                 super().make_folder(name)
 
-            def create(self, name: str, text: str) -> bool:
+            def create(self, name: str, *how: Any, **named: Any) -> bool:
                 if next(calls) == place:
                     raise Killed
-                return super().create(name, text)
+                return super().create(name, *how, **named)
 
         return Dying
 
@@ -499,6 +500,7 @@ def test_newest_commit_that_a_power_cut_left_short_is_forgotten(tmp_path: Path, 
     [
         "format.json",
         "outputs.json",
+        "subscription.json",
         "frontier/000000000000",
         "plans/000000000000",
         "done/000000000000",
@@ -507,7 +509,8 @@ def test_newest_commit_that_a_power_cut_left_short_is_forgotten(tmp_path: Path, 
 def test_damaged_document_is_refused_by_its_path(tmp_path: Path, name: str, damage: bytes) -> None:
     """Empty, cut, or other JSON: never with a raw error."""
     first = claimed(tmp_path)
-    first.write_document("outputs.json", {"format": 1, "app": "a", "cluster": None})
+    first.write_document("outputs.json", dump(IdentityOwner("a", None)))
+    first.write_document("subscription.json", dump(SubscribedJob("s", "a", NO_FORMER_JOB)))
     first.write_document("plans/000000000000", dump(StepPlan(0, None, Identity(7, 0), {})))
     first.write_entry(step_entry(first, 0))
     first.write_done(StepDone(0, Totals()))
@@ -518,7 +521,9 @@ def test_damaged_document_is_refused_by_its_path(tmp_path: Path, name: str, dama
     def start() -> None:
         with contextlib.closing(found):
             found.claim(IDENTITY)
-            assert found.read_document("outputs.json", job_of) == ("a", None)
+            assert found.read_document("outputs.json", partial(load, IdentityOwner)) is not None
+            subscribed = found.read_document("subscription.json", partial(load, SubscribedJob))
+            assert subscribed is not None
             assert found.read_document("plans/000000000000", partial(load, StepPlan)) is not None
             found.latest()
 
@@ -590,8 +595,14 @@ def disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[DiskModel]
 
 
 @pytest.mark.promise("order-power-cut-checkpoint")
-def test_what_is_done_by_a_document_is_done_after_it_lasts(tmp_path: Path, disk: DiskModel) -> None:
-    """At any power cut the newest entry finds its rows, Spark's plan, and what was processed."""
+@pytest.mark.parametrize("by_driver", [False, True])
+def test_what_is_done_by_a_document_is_done_after_it_lasts(
+    tmp_path: Path, disk: DiskModel, *, by_driver: bool
+) -> None:
+    """At any power cut the newest entry finds its rows, Spark's plan, and what was processed.
+
+    So does the newest staged step, whether a task has synced its rows or the driver has yet to.
+    """
     root = tmp_path / "disk" / "checkpoint"
     cuts = itertools.count()
     logged: list[StepEntry] = []
@@ -606,15 +617,21 @@ def test_what_is_done_by_a_document_is_done_after_it_lasts(tmp_path: Path, disk:
             spark = left / "checkpoint" / "spark"
             assert (spark / "offsets" / str(entry.batch_id)).is_file()
             assert entry.batch_id == 0 or (spark / "commits" / str(entry.batch_id - 1)).is_file()
+        for one in found.staged(entry):
+            assert one.run is not None
+            assert one.run.files
+            assert _rows_of(found, one.run) == len(ROWS)
+            assert (left / "checkpoint" / "spark" / "offsets" / str(one.batch_id)).is_file()
         return found
 
     checkpoint = claimed(root)
     disk._on_sync = lambda: after_a_cut().close()
     for step in range(3):
         spark_plan(root, step)
-        entry = step_entry(checkpoint, step, logged[-1].runs if step == 1 else ())
+        runs = logged[-1].runs if step == 1 else ()
+        entry = step_entry(checkpoint, step, runs, keeps=by_driver)
         logged.append(entry)
-        checkpoint.write_staged(staged_step(entry))
+        checkpoint.write_staged(staged_step(entry), is_run_synced=not by_driver)
         assert after_a_cut().staged(logged[-2] if step else None) == (staged_step(entry),)
         checkpoint.write_entry(entry)
         assert after_a_cut().staged(entry) == ()
@@ -651,31 +668,86 @@ def test_what_is_prepared_lasts_with_its_files(tmp_path: Path, disk: DiskModel) 
 
 
 @pytest.mark.promise("order-power-cut-checkpoint")
-def test_local_runner_syncs_its_plans_and_commits_once(tmp_path: Path, disk: DiskModel) -> None:
-    """Whatever a staged step rests on of them lasts; the first of a life may be another's."""
+def test_local_runner_syncs_its_plans_and_commits_with_the_step_that_rests_on_them(
+    tmp_path: Path, disk: DiskModel
+) -> None:
+    """They are synced once, and no later; the first plan says where the job has begun."""
     root = tmp_path / "disk" / "checkpoint"
     checkpoint = claimed(root)
     log = PlanLog.of(checkpoint, "spark")
     log.begin({SourcePartition("in", 0): 0})
-    syncs = []
+    log.plan({SourcePartition("in", 0): 1})
+    assert (disk.left(tmp_path / "begun") / "checkpoint/spark/offsets/0").read_text()
     for step in range(4):
-        log.plan({SourcePartition("in", 0): step + 1})
-        entry = step_entry(checkpoint, step)
         before = disk.syncs
-        checkpoint.write_staged(staged_step(entry))
-        syncs.append(disk.syncs - before)
+        if step:
+            log.plan({SourcePartition("in", 0): step + 1})
+        assert disk.syncs == before
+        checkpoint.write_staged(staged_step(step_entry(checkpoint, step)))
         spark = disk.left(tmp_path / f"left-{step}") / "checkpoint" / "spark"
         assert (spark / "offsets" / str(step)).read_text()
         assert not step or (spark / "commits" / str(step - 1)).read_text()
-        if step == 2:
-            log = PlanLog.of(checkpoint, "spark")  # an owner before us has planned the batch
-            other = PlanLog.of(checkpoint, "spark")
-            log.commit()
-            other.commit()
-            other.plan({SourcePartition("in", 0): step + 2})
-        else:
-            log.commit()
-    assert syncs[1] == syncs[2] < syncs[3]
+        before = disk.syncs
+        log.commit()
+        assert disk.syncs == before
+    checkpoint.close()
+
+
+@pytest.mark.promise("order-power-cut-leaves")
+@pytest.mark.parametrize("left", [None, "", "v1\n{", "\0" * 40])
+def test_plan_of_the_local_runner_that_a_power_cut_took_is_made_anew(
+    tmp_path: Path, left: str | None
+) -> None:
+    """Nothing has come of it, and the commit that it took is made again."""
+    checkpoint = claimed(tmp_path)
+    log = PlanLog.of(checkpoint, "spark")
+    begins = {SourcePartition("in", 0): 0}
+    log.begin(begins)
+    for step in range(2):
+        log.plan({SourcePartition("in", 0): step + 1})
+        checkpoint.write_staged(staged_step(step_entry(checkpoint, step)))
+        log.commit()
+    log.plan({SourcePartition("in", 0): 7})
+    for name in ("offsets/2", "commits/1"):
+        (tmp_path / "spark" / name).unlink()
+        if left is not None:
+            (tmp_path / "spark" / name).write_text(left)
+    checkpoint.spark.forget_unfinished("spark", 1)
+    again = PlanLog.of(checkpoint, "spark")
+    assert again.newest is not None
+    assert (again.newest.batch_id, again.newest.is_committed) == (1, False)
+    again.commit()
+    assert again.plan({SourcePartition("in", 0): 8}).batch_id == 2
+    assert PlanLog.of(checkpoint, "spark").newest == again.newest
+    assert checkpoint.spark.begins("spark") == begins
+    checkpoint.close()
+
+
+@pytest.mark.promise("order-batch-fit-checkpoint")
+def test_rows_that_the_disk_has_no_room_for_go_with_their_attempt(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A disk may tell only as they are synced; what a document names stays."""
+    checkpoint = claimed(tmp_path)
+    entry = step_entry(checkpoint, 0, keeps=True)
+    syncing = durable.sync
+
+    def full(path: Path) -> None:
+        if path.match(unfit):
+            raise OSError(errno.ENOSPC, "No space left on device")
+        syncing(path)
+
+    monkeypatch.setattr(durable, "sync", full)
+    unfit = "runs/*/part-*"
+    with pytest.raises(OSError, match=r"No space left on device: .*/runs/.*/part-"):
+        checkpoint.write_staged(staged_step(entry), is_run_synced=False)
+    assert _names(tmp_path / "runs") == []
+    entry = step_entry(checkpoint, 0, keeps=True)
+    unfit = "staged"
+    with pytest.raises(OSError, match="No space left on device"):
+        checkpoint.write_staged(staged_step(entry), is_run_synced=False)
+    assert _names(tmp_path / "staged") == [f"{0:012d}"]
+    assert _rows_of(checkpoint, entry.runs[-1]) == len(ROWS)
     checkpoint.close()
 
 

@@ -157,6 +157,27 @@ def test_one_of_many_that_start_at_once_has_it(storage: LocalStorage) -> None:
         owner.release()
 
 
+@pytest.mark.promise("order-second-job-started")
+@pytest.mark.usefixtures("no_watching")
+def test_of_two_that_found_no_owner_the_second_is_refused(
+    storage: LocalStorage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It was about to take the generation that the first has taken meanwhile."""
+    first, second, create = Ownership(storage), Ownership(storage), LocalStorage.create
+
+    def create_behind_the_first(to: LocalStorage, name: str, text: str) -> bool:
+        monkeypatch.setattr(LocalStorage, "create", create)
+        first.take()
+        return create(to, name, text)
+
+    monkeypatch.setattr(LocalStorage, "create", create_behind_the_first)
+    with pytest.raises(OwnershipError, match="has this checkpoint"):
+        second.take()
+    assert (first.generation, second.generation) == (1, 0)
+    first.check()
+    first.release()
+
+
 @pytest.mark.promise("order-older-driver-goes")
 def test_older_owner_learns_of_a_newer_one(
     storage: LocalStorage, monkeypatch: pytest.MonkeyPatch

@@ -95,6 +95,18 @@ def test_tuples_of_several_files_come_in_the_order_of_their_events(
     assert [said for time_ms, said in told if time_ms == 3] == ["x3", "x32", "x33"]
 
 
+@pytest.mark.promise("windows-times")
+def test_tuples_with_times_of_their_own_come_by_these(tmp_path: Path) -> None:
+    """Those of one time keep their order: a window's last result comes after its early ones."""
+    file = ExchangeFile(tmp_path)
+    times_ms = [(10, None), (20, 9), (30, 29), (25, 29), (28, None), (5, 60)]
+    for time_ms, own_ms in times_ms:
+        file.send("b", 0, _sent(time_ms, f"{time_ms}")._replace(own_time_ms=own_ms))
+    file.close()
+    found = tuples_in_order([(file.path, {"b": file.index["b", 0]})])
+    assert [pickle.loads(one.values) for _, one in found] == ["20", "10", "28", "25", "30", "5"]
+
+
 _PARTITIONS = 512
 _RECORDS = 2_000
 _LARGE_RECORD = 64

@@ -100,6 +100,14 @@ def test_changes_out_of_order_are_not_written(keys: tuple[bytes, bytes]) -> None
         write_changes([KeyChange(key, b"", None) for key in keys], 0)
 
 
+def test_a_store_without_files_follows_to_the_first_ones() -> None:
+    """What it was asked before there were any is read again."""
+    files = KeyFiles(None, ())
+    assert files.get(b"key-0000000") is None
+    files.follow(None, [write_changes(_changes(1, 8), 0)])
+    assert files.get(b"key-0000000") == bytes(8)
+
+
 def test_only_the_block_of_a_key_is_read(tmp_path: Path) -> None:
     """Damage of the first block does not reach keys of other blocks, or timers."""
     path = _written(tmp_path / "changes", _changes(20_000))

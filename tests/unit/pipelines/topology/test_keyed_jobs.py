@@ -9,12 +9,16 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from sequitur.consumer.topology import ProcessSettings
+from sequitur.consumer.topology import KeyedBolt, ProcessSettings, TopologyBuilder
 from sequitur.errors import TopologyFileError
+from sequitur.pipelines.ordering.opening import ProcessStage
 from sequitur.testing import ReorderTester
 from tests.support.keyed_counts import GAP_MS, MOST_ATTEMPTS, WHERE, counting, expected
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from sequitur.consumer.topology import Event, Key, Topology
     from tests.support.keyed_counts import Given
 
 _T0 = 1_700_000_000_000
@@ -90,8 +94,7 @@ def test_a_timer_is_called_by_the_clock_in_silence() -> None:
         tester.restart()
         tester.advance(60)
         assert ["session", _T0, _T0, 1] not in _out(tester)[b"quiet"]
-        for _ in range(20):
-            tester.advance(1)
+        tester.wait(20)
         assert _out(tester)[b"quiet"][-1][0] == "session"
 
 
@@ -113,3 +116,55 @@ def test_a_job_refuses_settings_with_which_nothing_could_be_undone(
         ReorderTester(_SETTINGS | reorder, counting(1, "out"), process=settings) as tester,
     ):
         tester.run()
+
+
+class Numbers(KeyedBolt):
+    """Counts the events of a key, in a map."""
+
+    fields = ("key", "value")
+    state_map = dict[str, int]
+
+    def process(self, event: Event, key: Key) -> Iterator[Any]:
+        count = key.state_map.get("n", 0) + 1
+        key.state_map.put("n", count)
+        yield event.key, count
+
+
+def _numbering(name: str, **more: Any) -> Topology:
+    builder = TopologyBuilder("numbers")
+    builder.set_spout("events")
+    builder.set_bolt(name, Numbers(), **more).fields_grouping("events", "key")
+    builder.set_output("out", "out").local_grouping(name)
+    return builder.build()
+
+
+@pytest.mark.promise("keyed-versions")
+def test_a_start_refuses_state_of_a_bolt_that_is_gone_unless_it_is_dropped() -> None:
+    """A bolt that is there is not dropped: each restart would drop it again."""
+
+    def restart(name: str, *dropped: str, **more: Any) -> None:
+        tester._stage = ProcessStage(_numbering(name, **more), _PROCESS, dropped)
+        tester.restart()
+
+    def run() -> bytes | None:
+        tester.now_ms += 1
+        tester.run([{"key": b"k", "value": json.dumps({"at": tester.now_ms})}])
+        return tester.records("out")[-1].value
+
+    first = _numbering("first")
+    with ReorderTester(_SETTINGS, first, process=_PROCESS, now_ms=_T0) as tester:
+        assert [run(), run()] == [b"1", b"2"]
+        with pytest.raises(TopologyFileError, match=r"keyed bolt 'first'.*--drop-state first"):
+            restart("second")
+        with pytest.raises(TopologyFileError, match=r"set_bolt\(..., uid='first'\)"):
+            restart("second", "another")
+        restart("second", uid="first")
+        assert run() == b"3"
+        with pytest.raises(TopologyFileError, match="--drop-state first: the topology has this"):
+            restart("second", "first", uid="first")
+        restart("second", "first")
+        assert run() == b"1"
+        restart("second", "first")  # as a service does that starts again
+        assert run() == b"2"
+        restart("second")
+        assert run() == b"3"

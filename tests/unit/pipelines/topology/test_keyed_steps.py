@@ -3,20 +3,25 @@
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING, Any
+import re
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import pytest
 
+from sequitur.base.stored import dump, load
 from sequitur.consumer.topology import KeyedBolt, ProcessSettings, TopologyBuilder
+from sequitur.errors import StateFormatError
 from sequitur.pipelines.topology.kept_keys import KeptKeys
+from sequitur.pipelines.topology.key_table import KeyTable
 from sequitur.pipelines.topology.processed import Processed
 from tests.support.step_runs import StepRuns, event
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterable, Iterator
     from pathlib import Path
 
     from sequitur.consumer.topology import Event, Key, Timer, Topology
+    from sequitur.pipelines.topology.kept_keys import KeyFile
 
 _ONCE = ProcessSettings(max_attempts=1)
 
@@ -92,9 +97,9 @@ def test_a_document_names_the_keys_of_each_task(tmp_path: Path) -> None:
         value = b"x" * (10 << 10) if number == 1 else b"v"
         runs.step([event(number, value, key=b"k%d" % number)])
         runs.life = f"another {number}"
-        written = Processed(keys=runs.keys, next_timer_ms=runs.next_timer_ms).to_document(tmp_path)
-        read = Processed.from_document(json.loads(json.dumps(written)), tmp_path)
-        assert (read.keys, read.next_timer_ms) == (tuple(runs.keys), 10)
+        processed = Processed(keys=tuple(runs.keys), next_timer_ms=runs.next_timer_ms)
+        read = load(Processed, json.loads(json.dumps(dump(processed, tmp_path))), tmp_path)
+        assert (read, read.next_timer_ms) == (processed, 10)
         runs.keys = read.keys
     (kept,) = runs.keys
     assert [isinstance(one.source, bytes) for one in kept.changes] == [True, False, True]
@@ -105,9 +110,51 @@ def test_a_document_names_the_keys_of_each_task(tmp_path: Path) -> None:
 
 
 def test_a_document_without_keys_is_one_of_the_format_before() -> None:
-    assert Processed().to_document(None)["format"] == 5  # type: ignore[arg-type]
-    kept = Processed(keys=[KeptKeys("bolt", 0)])
-    assert kept.to_document(None)["format"] == 6  # type: ignore[arg-type]
+    assert dump(Processed())["format"] == 5
+    assert dump(Processed(keys=(KeptKeys("bolt", 0, None, ()),)))["format"] == 6
+
+
+_KEPT = {
+    "component": "bolt",
+    "task": 1,
+    "base": {"file": "keyed/a/base", "bytes": 7},
+    "changes": [{"file": "keyed/b/changes", "bytes": 5}, {"inline": "AAH/"}],
+}
+
+
+def test_keys_are_named_in_the_form_of_before(tmp_path: Path) -> None:
+    """A file by its name and size, and small changes by what is in them."""
+    document = {**dump(Processed()), "format": 6, "keys": [_KEPT], "next_timer_ms": 3}
+    read = load(Processed, document, tmp_path)
+    counted = {**_KEPT, "keys": 0, "timers": 0, "blocked": 0}
+    written = {**document, "keys": [counted], "late_for_window": {}, "closed_ms": {}}
+    assert json.loads(json.dumps(dump(read, tmp_path))) == json.loads(json.dumps(written))
+    (kept,) = read.keys
+    assert [one.source for one in (kept.base, *kept.changes) if one is not None] == [
+        tmp_path / "keyed/a/base",
+        tmp_path / "keyed/b/changes",
+        b"\0\1\xff",
+    ]
+    assert [one.size_bytes for one in kept.changes] == [5, 3]
+    assert kept.folders == {"a", "b"}
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        {"base": {"file": "keyed/a"}},
+        {"base": {"bytes": 7}},
+        {"changes": [{}]},
+        {"changes": [{"inline": "?"}]},
+        {"changes": None},
+        {"task": "one"},
+    ],
+)
+def test_damaged_names_of_keys_are_refused(damage: dict[str, Any], tmp_path: Path) -> None:
+    document = {**dump(Processed()), "format": 6, "keys": [{**_KEPT, **damage}]}
+    with pytest.raises(StateFormatError, match=r"^processed step: ") as error:
+        load(Processed, {**document, "next_timer_ms": None}, tmp_path)
+    assert error.value.__cause__ is not None
 
 
 @pytest.mark.promise("keyed-timers")
@@ -117,3 +164,149 @@ def test_a_timer_is_due_once_its_time_is_reached_and_not_before(tmp_path: Path) 
     processed = Processed(next_timer_ms=runs.next_timer_ms)
     reached = [processed.has_timers(one) for one in (None, 9, 10)]
     assert reached == [False, False, True]
+
+
+class Visits(KeyedBolt):
+    fields = ("key", "said")
+    state_map = dict[bytes, bytes]
+
+    def process(self, event: Event, key: Key) -> None:
+        for name in (event.value or b"").split():
+            key.state_map.put(name, b"x" * 100)
+
+
+@pytest.mark.promise("keyed-kinds")
+def test_a_step_stores_only_the_entries_that_it_touches(tmp_path: Path) -> None:
+    runs = StepRuns(_keyed(Visits()), tmp_path, _ONCE, reached_ms=0)
+    names = b" ".join(b"%03d" % number for number in range(500))
+    runs.step([event(1, names, key=b"k")])
+    runs.step([event(2, b"007", key=b"k")])
+    runs.step([event(3, b"007 500", key=b"k")])
+    rows = {one.component: _rows(one.changes) for one in runs.keys}
+    assert rows == {"keyed": [1, 1], "keyed/entries": [500, 1]}
+
+
+def _rows(changes: Iterable[KeyFile]) -> list[int]:
+    return [KeyTable(one.source).rows for one in changes]
+
+
+def _keyed(bolt: KeyedBolt, name: str = "keyed", **more: Any) -> Topology:
+    builder = TopologyBuilder("versions")
+    builder.set_spout("events")
+    builder.set_bolt(name, bolt, **more).fields_grouping("events", "key")
+    builder.set_output("out", key="key", value="said").local_grouping(name)
+    return builder.build()
+
+
+class One(KeyedBolt):
+    """Counts the events of a key in all three kinds."""
+
+    fields = ("key", "said")
+    state: ClassVar[Any] = int
+    state_map = dict[str, int]
+    state_list = list[int]
+
+    def process(self, event: Event, key: Key) -> Iterator[Any]:
+        key.state = (key.state or 0) + 1
+        key.state_map.put("n", key.state)
+        key.state_list.append(key.state)
+        key.timer("late", at=event.event_time_ms + 10)
+        yield key.value, key.state
+
+    def on_timer(self, timer: Timer, key: Key) -> Iterator[Any]:
+        yield key.value, [timer.name, key.state]
+
+
+class Two(One):
+    """Has text where `One` has numbers."""
+
+    state = str
+    state_map = dict[str, str]
+    state_list = list[str]
+    version = 2
+
+    def process(self, event: Event, key: Key) -> Iterator[Any]:
+        yield key.value, [key.state, key.state_map.get("n"), list(key.state_list)]
+        key.state_list.append(f"at {event.event_time_ms}")
+        key.state = "new"
+
+    def migrate(self, old: Any, version: int, kind: str) -> Any:
+        return f"{kind} {old} of {version}"
+
+
+class TwoWithout(Two):
+    def migrate(self, *given: Any) -> Any:
+        return KeyedBolt.migrate(self, *given)
+
+
+class Wrong(Two):
+    def migrate(self, old: Any, *_: Any) -> Any:
+        return old
+
+
+class Unversioned(Two):
+    version = 1
+
+
+@pytest.mark.promise("keyed-versions")
+def test_what_another_version_has_stored_is_migrated_on_each_read(tmp_path: Path) -> None:
+    runs = StepRuns(_keyed(One()), tmp_path, _ONCE, reached_ms=0)
+    runs.step([event(1, key=b"k"), event(2, key=b"k")])
+    runs.topology = _keyed(Two())
+    runs.step([event(3, key=b"k"), event(4, key=b"k")])
+    runs.step([event(5, key=b"k")])
+    said = [json.loads(value or b"") for _, value in runs.records("out")][2:]
+    once = ["list 1 of 1", "list 2 of 1"]
+    assert said == [
+        ["state 2 of 1", "map 2 of 1", once],
+        ["new", "map 2 of 1", [*once, "at 3"]],
+        ["new", "map 2 of 1", [*once, "at 3", "at 4"]],
+    ]
+
+
+@pytest.mark.promise("keyed-versions")
+@pytest.mark.parametrize(
+    ("bolt", "why"),
+    [
+        (
+            TwoWithout(),
+            b"its state is of version 1, the bolt of version 2: give the bolt a migrate",
+        ),
+        (Wrong(), b"1 is not a <class 'str'>: Expected `str`, got `int`"),
+        (Unversioned(), b"the state of a key is not a <class 'str'>.*raise the bolt's `version`"),
+    ],
+)
+def test_what_cannot_be_migrated_fails_its_event(
+    tmp_path: Path, bolt: KeyedBolt, why: bytes
+) -> None:
+    runs = StepRuns(_keyed(One()), tmp_path, _ONCE, reached_ms=0)
+    runs.step([event(1, key=b"k")])
+    runs.topology = _keyed(bolt)
+    runs.step([event(2, key=b"k")])
+    (headers,) = runs.dead_headers()
+    assert re.search(why, headers["sequitur-dlq-traceback"], re.DOTALL)
+
+
+class FailsOnce(One):
+    def on_timer(self, timer: Timer, key: Key) -> Iterator[Any]:
+        if timer.attempt == 1:
+            raise ValueError(timer.name)
+        return super().on_timer(timer, key)
+
+
+@pytest.mark.promise("keyed-versions")
+def test_a_renamed_bolt_keeps_state_and_timers_by_its_uid(tmp_path: Path) -> None:
+    """Also a timer that failed, and waits in the form of an event."""
+    runs = StepRuns(_keyed(FailsOnce()), tmp_path, reached_ms=0)
+    runs.step([event(1, key=b"k"), event(2, key=b"l")])
+    runs.reached_ms = 11
+    runs.step()
+    assert [one.event[0] for one in runs.pending()] == [b"k"]
+    runs.topology = _keyed(FailsOnce(), "renamed", uid="keyed")
+    runs.reached_ms = 100
+    runs.step([event(101, key=b"k")])
+    runs.to_the_end()
+    said = [b"1", b"1", b'["late",1]', b"2", b'["late",1]']
+    assert sorted(value or b"" for _, value in runs.records("out")) == sorted(said)
+    assert {one.component for one in runs.keys} == {"keyed", "keyed/entries"}
+    assert runs.dead() == []

@@ -5,11 +5,11 @@ from __future__ import annotations
 import json
 import pickle
 from functools import partial
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from sequitur.base.stored import dump, load
 from sequitur.consumer.topology import (
     BaseTransactionalBolt,
     Committer,
@@ -30,11 +30,9 @@ from tests.support.values import replace
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
+    from pathlib import Path
 
     from sequitur.consumer.topology import TransactionalTopology
-
-
-_ROOT = Path("/checkpoint")
 
 
 @pytest.mark.parametrize(
@@ -78,8 +76,8 @@ def test_what_an_older_version_wrote_is_refused_and_left_as_it_is(
     path.write_text(json.dumps(document))
 
     def read() -> None:
-        checkpoint.processed(7, partial(Processed.from_document, root=tmp_path))
-        checkpoint.prepared(7, partial(Prepared.from_document, root=tmp_path))
+        checkpoint.processed(7, partial(load, Processed, root=tmp_path))
+        checkpoint.prepared(7, partial(load, Prepared, root=tmp_path))
 
     with pytest.raises(CheckpointError, match=rf"{path} cannot be read: {what}: let .*--drain"):
         read()
@@ -89,11 +87,11 @@ def test_what_an_older_version_wrote_is_refused_and_left_as_it_is(
 
 def test_another_form_is_refused_by_its_number() -> None:
     """A newer one; and what this version writes has a number that earlier ones refuse."""
-    document = Processed().to_document(_ROOT)
+    document = dump(Processed())
     assert document["format"] == 5
     for other in (3, 4, 7, None):
         with pytest.raises(StateFormatError, match=f"format {other}, this version reads 5 and 6"):
-            Processed.from_document({**document, "format": other}, _ROOT)
+            load(Processed, {**document, "format": other})
 
 
 @pytest.mark.promise("process-event-unaccounted")
@@ -108,10 +106,10 @@ def test_events_and_what_bolts_made_are_balanced_apart(lost: str) -> None:
     assert not replace(totals, **{lost: getattr(totals, lost) + 1}).are_balanced
 
 
-def test_newer_form_is_refused(tmp_path: Path) -> None:
-    document = Prepared(7, "f", "b", Processed(), [], {}, {}).to_document(tmp_path)
+def test_newer_form_is_refused() -> None:
+    document = dump(Prepared(7, "f", "b", Processed(), (), {}, {}))
     with pytest.raises(StateFormatError, match="format 99"):
-        Prepared.from_document({**document, "prepared_format": 99}, tmp_path)
+        load(Prepared, {**document, "prepared_format": 99})
 
 
 class _Part(BaseTransactionalBolt):
@@ -161,8 +159,8 @@ def test_a_changed_topology_is_told_by_what_has_changed(
     """With the way to go on; the same one goes on, also with another bolt behind the same name."""
     store = SQLStore(f"sqlite:///{tmp_path}/state.db")
     signature = _topology(store).commit_signature
-    prepared = Prepared(7, "f", "b", Processed(), [], {"sum": 2}, signature)
-    again = Prepared.from_document(prepared.to_document(tmp_path), tmp_path)
+    prepared = Prepared(7, "f", "b", Processed(), (), {"sum": 2}, signature)
+    again = load(Prepared, dump(prepared))
     check_prepared("checkpoint", again, _topology(store), {"sum": 2})
     with pytest.raises(TopologyFileError, match=reason) as raised:
         check_prepared("checkpoint", again, _topology(store, **changes), {"sum": tasks})

@@ -225,10 +225,10 @@ def test_of_two_commands_at_once_each_letter_is_one_s(tmp_path: Path) -> None:
     """The second finds its document taken, and looks again."""
 
     class Beaten(LocalStorage):
-        def create(self, name: str, text: str) -> bool:
+        def create(self, name: str, *how: Any, **named: Any) -> bool:
             if not beaten:
                 beaten.append(ReplayedLetters(LocalStorage(tmp_path), "id").take({(0, 1), (0, 2)}))
-            return super().create(name, text)
+            return super().create(name, *how, **named)
 
     beaten: list[set[tuple[int, int]]] = []
     assert ReplayedLetters(Beaten(tmp_path), "id").take({(0, 2), (0, 3)}) == {(0, 3)}

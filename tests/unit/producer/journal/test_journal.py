@@ -287,6 +287,14 @@ def test_a_torn_tail_is_cut_and_told() -> None:
     assert on(disk.after_kill()).recovered.torn is None
 
 
+def test_what_a_killed_process_has_written_is_on_the_disk_before_it_is_used() -> None:
+    """The next life sends it, so a power cut then must leave it, and its place in the count."""
+    disk, sent = ModelDisk(), batch(0)
+    on(disk).append([_IDENTITY, sent])
+    assert held(on(disk.after_kill())) == {("cpu", 0): (sent,)}
+    assert held(on(disk.after_power_cut(lambda low, _: low))) == {("cpu", 0): (sent,)}
+
+
 @pytest.mark.parametrize("gone", [2, 3])
 def test_a_segment_lost_from_the_middle_is_refused(gone: int) -> None:
     """The names alone show that frames are missing."""

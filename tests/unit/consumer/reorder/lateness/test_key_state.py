@@ -56,6 +56,27 @@ def test_folds_are_merged_while_they_are_not_much_larger() -> None:
     assert (after.keys, after.size_bytes) == (101_500, 18)
 
 
+@pytest.mark.parametrize(
+    ("first_behind_ms", "horizon_ms", "after_ms", "steps"),
+    [
+        (40, 0, 40, [2, 3, 5]),
+        (41, 0, 41, [3]),
+        (10, 40, 40, [2, 3, 5]),
+        (10, 0, 10, [1, 2, 3, 4, 5]),
+    ],
+)
+def test_what_is_older_than_all_rows_to_judge_is_not_read(
+    first_behind_ms: int, horizon_ms: int, after_ms: int, steps: list[int]
+) -> None:
+    """Nor what is older than the horizon: rows before it are late whatever their key."""
+    runs = [Run(1, 1, 5, 39), Run(2, 1, 5, 40), Run(3, 0, -1, -1, 1, 41)]
+    state = KeyState(horizon_ms, folds=(Fold(4, 1, 1, 39), Fold(5, 1, 1, 40)))
+    found = state.lookup(runs, first_behind_ms=first_behind_ms)
+    read: list[Run | Fold] = [*found.runs, *found.folds]
+    assert [one.step for one in read] == steps
+    assert (found.after_ms, found.horizon_ms) == (after_ms, horizon_ms)
+
+
 def test_empty_fold_is_not_kept() -> None:
     """A fold of rows without a key, or of keys long silent, leaves nothing to read."""
     upkeep = KeyState().upkeep(_runs(FOLD_LIMITS.runs))

@@ -13,7 +13,14 @@ from sequitur.consumer.reorder.clock import EventClock
 from sequitur.consumer.reorder.key_state import KeyState
 from sequitur.consumer.reorder.learned_delay import LearnedDelays, StepLateness
 from sequitur.consumer.reorder.sorted_run import Run
-from sequitur.consumer.reorder.step_log import StepDone, StepEntry, StepKind, Totals, finish
+from sequitur.consumer.reorder.step_log import (
+    StagedStep,
+    StepDone,
+    StepEntry,
+    StepKind,
+    Totals,
+    finish,
+)
 from sequitur.errors import ConservationError, StateFormatError
 from sequitur.kafka.partition import SourcePartition
 from tests.support.values import replace
@@ -70,6 +77,32 @@ def test_entry_and_mark_survive_json() -> None:
     assert done == load(StepDone, json.loads(json.dumps(dump(done))))
     done = replace(done, seconds=1.5, processed={"acked": 3}, stamped_ms=77)
     assert done == load(StepDone, json.loads(json.dumps(dump(done))))
+
+
+@pytest.mark.parametrize("run", [None, Run(3, rows=4, min_event_time_ms=20, max_event_time_ms=40)])
+def test_staged_step_survives_json(run: Run | None) -> None:
+    """A step without new rows has no run."""
+    staged = StagedStep(
+        step=3,
+        kind=StepKind.BATCH if run else StepKind.TICK,
+        batch_id=2,
+        previous_frontier_ms=10,
+        clock=_entry().clock,
+        counts=_entry().counts,
+        output_partitions=4,
+        run=run,
+        first_behind_ms=7,
+    )
+    assert staged == load(StagedStep, json.loads(json.dumps(dump(staged))))
+
+
+def test_rows_that_are_placed_by_several_numbers_of_partitions_are_refused() -> None:
+    """Placed by one of them, the rows of a key would be in two partitions, and out of order."""
+    document = dump(_entry(output_partitions=4))
+    assert load(StepEntry, document).output_partitions == 4
+    document["partition_counts"] = [[4, 900], [6, None]]
+    with pytest.raises(StateFormatError, match=r"up to event time 900 go by 4 .* later ones by 6"):
+        load(StepEntry, document)
 
 
 def test_frontier_of_a_step_can_be_read_off_its_document() -> None:

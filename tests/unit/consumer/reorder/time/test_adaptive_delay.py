@@ -15,9 +15,11 @@ from sequitur.consumer.reorder.learned_delay import (
     StepLateness,
     bin_limit_ms,
     lateness_bin,
+    learn,
 )
 from sequitur.errors import StateFormatError
 from sequitur.kafka.partition import SourcePartition
+from tests.support.values import replace
 
 A = SourcePartition("readings", 0)
 B = SourcePartition("readings", 1)
@@ -138,6 +140,42 @@ def test_late_rows_make_the_achieved_share() -> None:
     assert learned.late_share == 10 / 11_000
     assert learned.recent_late_share < 0.0001
     assert LearnedDelays().late_share == LearnedDelays().recent_late_share == 0.0
+
+
+def _clocks(position: int, end: int, reached_ms: int | None) -> EventClock:
+    clock = EventClock()
+    for partition in (A, B):
+        clock = clock.observe(
+            partition,
+            max_event_time_ms=reached_ms,
+            position=position,
+            high_watermark=end,
+            now_ms=0,
+        )
+    return clock
+
+
+@pytest.mark.parametrize(("waiting", "rows"), [(0, 40), (40, 40), (41, 0)])
+def test_a_step_that_leaves_more_than_it_has_read_is_in_a_backlog(waiting: int, rows: int) -> None:
+    """Of a partition; and one that gave no rows has shown nothing."""
+    before, after = _clocks(60, 100, 1_000), _clocks(100, 100 + waiting, 9_000)
+    learned = learn(LearnedDelays(), before, after, {A: StepLateness(rows=40)}, policy=POLICY)
+    assert learned.late_target == POLICY.late_target
+    (found,) = learned.partitions.values()
+    assert (found.seen, found.rows, found.reached_ms) == (40, rows, 9_000)
+
+
+def test_a_partition_that_has_shown_no_time_forgets_nothing() -> None:
+    """Its topic was made anew: what was learned of the former one is all that is known."""
+    known = _learned(a=_learn(LatenessHistogram(), 9_000, 1000, ms200=500))
+    clocks = _clocks(60, 60, None)
+    learned = learn(known, clocks, clocks, {A: StepLateness(rows=0)}, policy=POLICY)
+    assert learned.partitions == known.partitions
+
+
+def test_what_was_learned_is_kept_beside_a_fixed_delay_and_promises_nothing() -> None:
+    learned = replace(_learned(a=_learn(LatenessHistogram(), 0, 1000)), late_target=0.01)
+    assert learned.set_aside() == replace(learned, late_target=0.0)
 
 
 def test_the_frontier_waits_for_the_partition_with_the_longest_delay() -> None:

@@ -143,6 +143,13 @@ def test_clock_tells_what_the_frontier_was_computed_from() -> None:
     assert not clock.partitions[A].was_idle
 
 
+def test_last_look_is_that_at_any_partition() -> None:
+    """A topic may not have been looked at for a while; before the first look there is none."""
+    assert EventClock().seen_ms == 0
+    clock = _observe(_observe(EventClock(), A, 400, now_ms=70), B, 1000, now_ms=50)
+    assert clock.seen_ms == 70
+
+
 def test_all_idle_releases_everything() -> None:
     """When nothing can come, the frontier is the greatest event time, without the delay."""
     clock = _observe(_observe(EventClock(), A, 400, now_ms=0), B, 1000, now_ms=0)

@@ -15,9 +15,11 @@ from sequitur.consumer.topology import (
     TopologyTester,
 )
 from sequitur.errors import TopologyBuildError, TopologyError
+from tests.support.step_runs import StepRuns, event
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+    from pathlib import Path
 
     from sequitur.consumer.topology import BasicOutputCollector, Event, Key, Timer, Topology, Tuple
 
@@ -69,6 +71,12 @@ def fail(_: Any, key: Key) -> None:
 @_call
 def in_place(_: Any, key: Key) -> None:
     key.state.texts.append("more")
+
+
+@_call
+def in_place_and_fail(_: Any, key: Key) -> None:
+    key.state.texts.append("more")
+    raise ValueError("no")
 
 
 @_call
@@ -133,8 +141,8 @@ def of_another_call(_: Any, __: Key) -> None:
 _KEPT: list[Key] = []
 
 
-def _topology(bolt: KeyedBolt | None = None) -> Topology:
-    builder = TopologyBuilder("calls")
+def _topology(bolt: KeyedBolt | None = None, name: str = "calls") -> Topology:
+    builder = TopologyBuilder(name)
     builder.set_spout("events")
     builder.set_bolt("calls", bolt or Calls()).fields_grouping("events", "key")
     builder.set_output("out", key="key", value="said").local_grouping("calls")
@@ -177,6 +185,18 @@ def test_a_state_that_is_changed_in_place_is_an_error_in_a_tester() -> None:
     (letter,) = tester.dead_letters
     assert letter.event.value == b"in_place"
     assert "in place, which does not count: assign it to key.state" in letter.detail
+
+
+@pytest.mark.promise("keyed-in-place")
+@pytest.mark.parametrize(("what", "warnings"), [("in_place", 1), ("in_place_and_fail", 0)])
+def test_a_job_warns_of_a_state_that_is_changed_in_place_by_a_call_that_counts(
+    what: str, warnings: int, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    steps = StepRuns(_topology(name=what), tmp_path, _ONCE)
+    for value in ("count", what):
+        steps.step([event(steps.number, value.encode(), key=b"k")])
+    told = [one for one in caplog.records if "in place" in one.getMessage()]
+    assert len(told) == warnings
 
 
 @pytest.mark.promise("keyed-bounds")

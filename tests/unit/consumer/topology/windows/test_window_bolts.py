@@ -2,20 +2,18 @@
 
 from __future__ import annotations
 
-import random
 from typing import TYPE_CHECKING, Any
 
-import duckdb
 import pytest
 
 from sequitur.errors import KeySpecError, TopologyBuildError
 from sequitur.windows import (
     Count,
-    Max,
     Mean,
-    Sum,
     deduplicate,
     hopping,
+    join,
+    join_table,
     on_silence,
     rate_limit,
     session,
@@ -25,7 +23,11 @@ from sequitur.windows import (
 from tests.support.window_topologies import results_of, run, windows_tester
 
 if TYPE_CHECKING:
-    from sequitur.consumer.topology import KeyedBolt
+    from sequitur.consumer.topology import Event, KeyedBolt
+
+
+def _side(_: Event) -> str:
+    return "left"
 
 
 @pytest.mark.promise("windows-late")
@@ -36,6 +38,8 @@ if TYPE_CHECKING:
         (hopping("1 min", "10 s", n=Count()), "late"),
         (sliding("1 min", n=Count()), "late"),
         (session("1 min", n=Count()), "late"),
+        (join(_side, within="1 min"), "late"),
+        (join_table(_side), "late"),
         (rate_limit(1, "1 min"), "over"),
     ],
 )
@@ -57,7 +61,7 @@ def test_what_is_late_is_dropped_if_that_is_said() -> None:
 @pytest.mark.parametrize(
     ("make", "wrong"),
     [
-        (lambda: tumbling("1 min"), "name what it computes"),
+        (lambda: windows_tester(tumbling("1 min")), "tumbling: name what it computes"),
         (lambda: tumbling("0 s", n=Count()), "size = '0 s': expected 1 ms or more"),
         (lambda: tumbling("soon", n=Count()), "expected a duration"),
         (lambda: tumbling("1 s", n=1), "n = 1: it is not an Aggregate"),  # type: ignore[arg-type]
@@ -120,49 +124,3 @@ def test_a_key_is_forgotten_when_its_windows_are_closed() -> None:
         assert kept.timer_ms is not None
         tester.run(watermark_ms=9_000)
         assert [list(store.all()) for store in tester._keys.values()] == [[]]
-
-
-_QUERIES = {
-    "tumbling": "select key, t // 5000 * 5000 + 5000 as e, count(*), sum(used), max(used) "
-    "from events group by key, e order by e",
-    "hopping": "select key, b * 2000 + 9000 as e, count(*), sum(used), max(used) from "
-    "(select *, unnest(range(-5, t // 2000 + 1)) as b from events) "
-    "where b * 2000 <= t and t < b * 2000 + 9000 group by key, e order by e",
-    "sliding": "select a.key, a.t, count(*), sum(b.used), max(b.used) from events a "
-    "join events b on a.key = b.key and b.t > a.t - 10000 and b.number <= a.number "
-    "group by a.key, a.t, a.number order by a.number",
-    "session": "select key, max(t) + 3000 as e, count(*), sum(used), max(used) from "
-    "(select *, sum(begins) over (partition by key order by number) as part from "
-    "(select *, coalesce((t - lag(t) over (partition by key order by number) >= 3000)::int, 1) "
-    "as begins from events)) group by key, part order by e",
-}
-
-
-@pytest.mark.parametrize("kind", _QUERIES)
-def test_windows_beside_those_of_a_database(kind: str) -> None:
-    chosen = random.Random(7)
-    time_ms, rows = 0, []
-    for number in range(1_000):
-        time_ms += chosen.choice((1, 250, 900, 4_000))
-        rows.append((number, chosen.choice("abc"), chosen.randrange(1_000), time_ms))
-    wanted: dict[bytes, list[Any]] = {}
-    with duckdb.connect() as database:
-        database.execute("create table events (number int, key text, used int, t bigint)")
-        database.executemany("insert into events values (?, ?, ?, ?)", rows)
-        for key, *row in database.execute(_QUERIES[kind]).fetchall():
-            wanted.setdefault(key.encode(), []).append(row)
-    given: dict[str, Any] = {"late": "drop", "n": Count("u"), "s": Sum("u"), "m": Max("u")}
-    bolts = {
-        "tumbling": tumbling("5 s", **given),
-        "hopping": hopping("9 s", "2 s", **given),
-        "sliding": sliding("10 s", **given),
-        "session": session("3 s", **given),
-    }
-    tester = windows_tester(bolts[kind])
-    events = [(key, {"u": used}, time_ms) for _, key, used, time_ms in rows]
-    run(tester, [events[at : at + 150] for at in range(0, 1_000, 150)], until_ms=time_ms + 60_000)
-    found = {
-        key: [[one["end_ms"], one["n"], one["s"], one["m"]] for one in several]
-        for key, several in results_of(tester).items()
-    }
-    assert found == wanted

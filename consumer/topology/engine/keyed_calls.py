@@ -1,0 +1,48 @@
+"""Concurrent calls of keyed bolts: of many keys side by side, and of one key one after the other.
+
+A call reads its key when it begins. What it did counts once it is over, before the next call of its
+key begins. So timers of a key, too, wait until no call of it runs.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from sequitur.consumer.topology.engine.concurrency import Call, ConcurrentRunner
+from sequitur.consumer.topology.engine.keyed import KeyedRunner
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from sequitur.consumer.topology.api.collector import TaskId
+    from sequitur.consumer.topology.engine.trees import TrackedTuple
+
+
+class ConcurrentKeyedRunner(ConcurrentRunner, KeyedRunner):
+    """Runs a task of a keyed bolt whose calls may run side by side."""
+
+    def run(self, given: TrackedTuple) -> None:
+        self._pool.submit(Call(self, given, (self, given.root.event[0])))
+
+    def emit(
+        self,
+        values: Any,
+        anchors: Sequence[TrackedTuple],
+        stream: str,
+        task: int | None,
+        own_time_ms: int | None = None,
+    ) -> list[TaskId]:
+        return self._once_over(lambda: self._emit(values, anchors, stream, task, own_time_ms))
+
+    def is_busy(self, key: bytes) -> bool:
+        """Return whether a call of a key runs, or waits to run."""
+        return self._pool.has_calls_of((self, key))
+
+    def conclude(self, call: Call) -> None:
+        super().conclude(call)
+        if call.of_key is not None:
+            self.keep_key(call.given, call.of_key)
+
+    def begin(self, call: Call) -> Any:
+        call.of_key = key = self.key_of(call.given)
+        return self.call_with(key, call.given)
