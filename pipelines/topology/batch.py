@@ -421,10 +421,11 @@ class FileInput(TaskInput):
         return read_pending(self.pending)
 
     def new(self) -> Iterator[tuple[Any, ...]]:
-        """Yield the new events as the values of `EventValues`."""
-        if self.selection is not None:
-            for rows in self.selection.tables(self.partition, EVENT_COLUMNS):
-                yield from events(rows)
+        """Return the new events as the values of `EventValues`."""
+        if self.selection is None:
+            return iter(())
+        tables = self.selection.tables(self.partition, EVENT_COLUMNS)
+        return itertools.chain.from_iterable(map(events, tables))
 
     def with_waiting(self, waiting: Iterable[Location]) -> FileInput:
         """Return the same new events, with others that wait."""

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from sequitur.consumer.topology.engine.executor import Executor
     from sequitur.consumer.topology.engine.key_store import KeyChanges, KeyStore
     from sequitur.consumer.topology.engine.keyed import KeyLog
-    from sequitur.consumer.topology.engine.plan import OutputRecord, Plan, Rules, Sent, Stage
+    from sequitur.consumer.topology.engine.plan import Plan, RecordValues, Rules, Sent, Stage
     from sequitur.consumer.topology.engine.runner import Instances
     from sequitur.consumer.topology.engine.task_output import Trace
     from sequitur.consumer.topology.settling.root import Order, Root
@@ -246,7 +246,7 @@ def emissions(wave: int, stage: int, task: int) -> Iterator[int]:
 
 
 class OutputWriter(Protocol):
-    def write(self, output: str, record: OutputRecord, /) -> None:
+    def write(self, output: str, record: RecordValues, /) -> None:
         """Take a record."""
 
     def close(self) -> Mapping[str, Handle]:
@@ -263,7 +263,7 @@ class NoOutputs:
     def __init__(self) -> None:
         self.count = 0
 
-    def write(self, output: str, record: OutputRecord, /) -> None:
+    def write(self, output: str, record: RecordValues, /) -> None:
         del output, record
         self.count += 1
 
