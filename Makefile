@@ -24,7 +24,7 @@ EVENTS ?= 8000000
 KILL_ROUNDS ?= 20
 STATE_MACHINES := */sequencer.py,*/kafka/control.py,*/quota.py,*/journal/frames.py,*/journal/scan.py,*/codec.py,*/reorder/awaited.py,*/reorder/clock.py,*/reorder/key_state.py,*/reorder/late_policy.py,*/reorder/lateness.py,*/reorder/learned_delay.py,*/reorder/sorted_run.py,*/reorder/step_log.py,*/subscription/*,*/frontier.py,*/logged_steps.py,*/acker.py
 
-.PHONY: help setup peers jars demo test test-all $(LANES:%=test-%) test-fast test-extras test-kill test-cursor coverage mutants mutants-by-hand test-containers bench-producer bench-reorder bench-reorder-shape bench-runners bench-exactly-once bench-peers bench-spark-sink bench-process bench-windows bench-delay bench-cursor bench-subscription bench-checks check count failures reference pictures format clean
+.PHONY: help setup peers jars demo test test-all $(LANES:%=test-%) test-fast test-extras test-kill test-cursor coverage mutants mutants-by-hand test-containers bench-producer bench-reorder bench-reorder-shape bench-runners bench-exactly-once bench-peers bench-spark-sink bench-process bench-windows bench-keyed bench-delay bench-cursor bench-subscription bench-checks check count failures reference pictures format clean
 
 help: ## List the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## (.*)/  make \1\t\2/' | expand -t 30
@@ -122,6 +122,9 @@ bench-process: setup ## A topology behind the reorder job, transactions, the ack
 
 bench-windows: setup ## Windows and a join on the local runner: build/bench/windows.json
 	@$(BIN)/python -m benchmarks.windows
+
+bench-keyed: setup ## State of keys: cost, a step that touches one, many keys in little memory: build/bench/keyed.json
+	@$(BIN)/python -m benchmarks.keyed
 
 bench-delay: setup ## A learned delay beside every fixed one: a table, a plot, build/bench/delay.json
 	@$(BIN)/python -m benchmarks.delay

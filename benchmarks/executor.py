@@ -99,12 +99,12 @@ def _round(given: list[EventValues], *, is_tracked: bool) -> float:
     executor = Executor(
         chain(),
         Placement(
-            {"events": 1, "first": 1, "second": 1}, {"events": (0,), "first": (0,), "second": (0,)}
+            {"events": 2, "first": 2, "second": 2}, {"events": (0,), "first": (0,), "second": (0,)}
         ),
         Rules(),
         clock=time.monotonic,
         next_id=random_ids(1),
-        write=lambda _, record: written.append(record.value),
+        write=lambda _, record: written.append(record[2]),
     )
     next_id, feed = random_ids(2), executor.feed
     began_s = time.perf_counter()

@@ -1,12 +1,12 @@
 """How fast a topology behind the reorder stage is, and what tracking costs.
 
-    python -m benchmarks.process [--events N] [--only NAME ...]
+    python -m benchmarks.process [--events N] [--rounds N] [--only NAME ...]
 
 Kafka to Kafka: a chain of two bolts that do next to nothing, with trees tracked and with
-`ackers = 0`, beside the reorder job alone; a bolt whose calls take 2 ms each and run side by side
-(once warm: in the steps behind the first, in which Spark and the JVM get going; the topology alone:
-without staging and writing, which take the cores meanwhile). What came out is read
-back: counted, summed up and looked through for order. Then transactions with a database: see
+`ackers = 0`, beside the reorder job alone, each once a round; a bolt whose calls take 2 ms each and
+run side by side (once warm: in the steps behind the first, in which Spark and the JVM get going;
+the topology alone: without staging and writing, which take the cores meanwhile). What came out is
+read back: counted, summed up and looked through for order. Then transactions with a database: see
 `benchmarks.transactional`. Then the acker by itself: see `benchmarks.acker` and
 `benchmarks.acker_tasks`. Prints tables, and writes build/bench/process.json,
 a list of {"name", "value", "unit"}.
@@ -16,10 +16,12 @@ from __future__ import annotations
 
 import argparse
 import json
+import statistics
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
+import numpy as np
 from rich.console import Console
 
 from benchmarks import acker, acker_tasks, transactional, waiting_topology
@@ -35,7 +37,9 @@ from sequitur.kafka.settings import KafkaSettings
 from sequitur.pipelines.run_options import ProcessJob
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Mapping, Sequence
+
+    from benchmarks.reorder_contenders import Took
 
 OUTPUT: Final = Path("build/bench")
 _HERE: Final = Path(__file__).parent
@@ -44,6 +48,11 @@ _CALLS: Final = 1_280_000
 _CALLS_A_BATCH: Final = 640_000
 _CALLED_KEYS: Final = 1_000
 _MOST_TRANSACTED: Final = 2_000_000
+_COMPARED: Final = (
+    ("chain.tracked", "reorder.alone"),
+    ("chain.untracked", "reorder.alone"),
+    ("chain.tracked", "chain.untracked"),
+)
 _APART: Final = ("transactional", "acker")
 """Measured by modules of their own."""
 
@@ -101,23 +110,26 @@ WAITING: Final = Contender(
 )
 
 
-def measure_jobs(events: int, only: Sequence[str], console: Console) -> list[dict[str, Any]]:
-    """The jobs in turn, on one broker."""
+def measure_jobs(
+    events: int, only: Sequence[str], console: Console, rounds: int = 1
+) -> list[dict[str, Any]]:
+    """The jobs in turn, round after round, on one broker."""
     found: list[dict[str, Any]] = []
-    rates: dict[str, float] = {}
     with bench_broker() as bootstrap_servers:
         bench = Bench(bootstrap_servers)
         chosen = [one for one in CONTENDERS if not only or one.name in only]
         if chosen:
             drawn = bench.fill("chained", Workload(events=events))
-        for contender in chosen:
-            took, _, _ = bench.run(contender, "chained", drawn)
-            rates[contender.name] = events / took.seconds
-            console.print(f"{contender.name}: {rates[contender.name]:,.0f} events/s")
-            found.append(_figure(f"{contender.name}.rate", rates[contender.name], "events/s"))
-        if rates.keys() >= {"chain.tracked", "chain.untracked"}:
-            ratio = rates["chain.tracked"] / rates["chain.untracked"]
-            found.append(_figure("chain.tracked_to_untracked", ratio, "ratio"))
+        runs: dict[str, list[Took]] = {contender.name: [] for contender in chosen}
+        for _ in range(rounds):
+            for contender in chosen:
+                took, _, _ = bench.run(contender, "chained", drawn)
+                runs[contender.name].append(took)
+                console.print(
+                    f"{contender.name}: {events / took.seconds:,.0f} events/s, "
+                    f"{1e6 * took.cpu_s / events:.2f} us of processor time an event"
+                )
+        found += _of_rounds(runs, events)
         if not only or WAITING.name in only:
             drawn = bench.fill("called", Workload(events=_CALLS, keys=_CALLED_KEYS))
             took, _, _ = bench.run(WAITING, "called", drawn)
@@ -141,6 +153,23 @@ def measure_jobs(events: int, only: Sequence[str], console: Console) -> list[dic
     return found
 
 
+def _of_rounds(runs: Mapping[str, Sequence[Took]], events: int) -> list[dict[str, Any]]:
+    """The median of each job's runs, and of what jobs have above each other in each round."""
+    found = []
+    cpu_us = {
+        name: np.array([1e6 * one.cpu_s / events for one in took]) for name, took in runs.items()
+    }
+    for name, took in runs.items():
+        rate = statistics.median(events / one.seconds for one in took)
+        found.append(_figure(f"{name}.rate", rate, "events/s"))
+        found.append(_figure(f"{name}.cpu", float(np.median(cpu_us[name])), "us an event"))
+    for name, other in _COMPARED:
+        if {name, other} <= runs.keys():
+            beyond = float(np.median(cpu_us[name] - cpu_us[other]))
+            found.append(_figure(f"{name}.cpu_beyond.{other}", beyond, "us an event"))
+    return found
+
+
 def _figure(name: str, value: float, unit: str) -> dict[str, Any]:
     return {"name": name, "value": round(value, 3), "unit": unit}
 
@@ -149,13 +178,14 @@ def main() -> None:
     """Measure, print and write."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--events", type=int, default=8_000_000)
+    parser.add_argument("--rounds", type=int, default=1)
     names = [*(one.name for one in CONTENDERS), WAITING.name, *_APART]
     parser.add_argument("--only", nargs="+", choices=names, default=[])
     given = parser.parse_args()
     console = Console()
     figures = []
     if not given.only or set(given.only) - set(_APART):
-        figures += measure_jobs(given.events, given.only, console)
+        figures += measure_jobs(given.events, given.only, console, given.rounds)
     if not given.only or "transactional" in given.only:
         events = min(given.events, _MOST_TRANSACTED)
         figures += transactional.measure(events, process_command, console)

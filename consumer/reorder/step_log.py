@@ -55,8 +55,8 @@ class StepKind(StrEnum):
     BATCH = "batch"
     TICK = "tick"
     DRAIN = "drain"
-    CLOSE = "close"
     RESET = "reset"
+    CLOSE = "close"
 
 
 class Totals(Struct, frozen=True, forbid_unknown_fields=True):

@@ -85,9 +85,10 @@ def _texts(column: pa.ChunkedArray) -> list[str]:
     return texts
 
 
-def table_of(given: Sequence[tuple[Any, ...]]) -> pa.Table:
-    """Make a table of `EVENT_SCHEMA` from the values of at least one event."""
-    key, value, headers, *rest = zip(*given, strict=True)
+def table_of(
+    key: Sequence[bytes | None], value: Sequence[bytes | None], headers: Sequence[Any], *rest: Any
+) -> pa.Table:
+    """Make a table of `EVENT_SCHEMA` from its columns."""
     lists: Sequence[Any] = [None] * len(headers)
     if any(headers):
         lists = [[{"key": name, "value": said} for name, said in several] for several in headers]
@@ -101,7 +102,7 @@ def write_waiting(folder: Location, waiting: Sequence[PendingEvent]) -> Location
         for begin in range(0, len(waiting), _ROWS_AT_ONCE):
             some = waiting[begin : begin + _ROWS_AT_ONCE]
             _, *told = zip(*some, strict=True)
-            rows = table_of([one.event for one in some])
+            rows = table_of(*zip(*(one.event for one in some), strict=True))
             for name, column in zip(_TOLD, told, strict=True):
                 of = PENDING_SCHEMA.field(name)
                 rows = rows.append_column(of, pa.array(column, of.type))

@@ -11,8 +11,10 @@ import msgspec
 import pyarrow as pa
 
 from sequitur.base.stored import load
+from sequitur.consumer.topology.api.builder import KEY_ENTRIES
+from sequitur.consumer.topology.api.key_items import LIST, MAP, name_of
 from sequitur.consumer.topology.engine.key_groups import shown_key, stored_key
-from sequitur.consumer.topology.engine.keyed import decoded
+from sequitur.consumer.topology.engine.keyed import LAST_PLACE, decoded, entry_key
 from sequitur.errors import CheckpointError, KeyedStateError
 from sequitur.pipelines.store.documents import damaged, read_document
 from sequitur.pipelines.store.epochs import folder_of_epoch, newest_epoch
@@ -23,7 +25,7 @@ from sequitur.pipelines.topology.key_files import KeyFiles
 from sequitur.pipelines.topology.processed import Processed
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Sequence
 
     from sequitur.pipelines.store.storage import Storage
     from sequitur.pipelines.topology.kept_keys import BoltKeys
@@ -33,8 +35,10 @@ class KeptKey(NamedTuple):
     step: int  # it is what was kept after this step
     key: bytes
     state: Any  # plain values; None without a state
-    state_bytes: int
+    state_bytes: int  # of map and list, too
     timers: dict[str, int]  # when each is due, epoch ms
+    named: list[tuple[Any, Any]]  # names and values of its map, in the order of names
+    listed: list[Any]  # values of its list
 
 
 class KeptState:
@@ -92,8 +96,12 @@ class KeptState:
         while True:
             newest = self._newest()
             try:
-                for key, entry in heapq.merge(*self._stored(newest, bolt, low, high)):
-                    yield _kept(newest.step, shown(key), entry)
+                entries = self._files(newest, bolt + KEY_ENTRIES, may_miss=True)
+                for key, stored in heapq.merge(*self._stored(newest, bolt, low, high)):
+                    begin, end = entry_key(key, b""), entry_key(key, LAST_PLACE)
+                    found = heapq.merge(*(one.range(begin, end) for one in entries))
+                    own = [(place[len(begin) :], value) for place, value in found]
+                    yield _kept(newest.step, shown(key), stored, own)
                     low = key + b"\0"
             except FileNotFoundError as error:
                 if newest.step == step:
@@ -104,23 +112,20 @@ class KeptState:
             else:
                 return
 
-    def _stored(
-        self, newest: Processed, bolt: str, low: bytes, high: bytes | None
-    ) -> list[Iterator[tuple[bytes, bytes]]]:
+    def _files(self, newest: Processed, bolt: str, *, may_miss: bool = False) -> list[KeyFiles]:
         tasks = [one for one in newest.keys if one.component == bolt]
-        if not tasks:
-            others = ", ".join(sorted({repr(one.component) for one in newest.keys}))
+        if not tasks and not may_miss:
+            others = ", ".join(sorted(repr(one) for one in keys_by_bolt(newest.keys)))
             raise KeyedStateError(
                 f"{self._location} keeps nothing of a bolt {bolt!r} after step {newest.step}: "
                 + (f"it keeps keys of {others}" if others else "no keyed bolt has kept a key")
             )
-        files = [
+        return [
             KeyFiles(
                 None if one.base is None else one.base.source, [file.source for file in one.changes]
             )
             for one in tasks
         ]
-        return [one.range(low, high) for one in files]
 
     def _newest(self) -> Processed:
         """Return what became of the newest step that is processed."""
@@ -142,13 +147,18 @@ class KeptState:
         return found
 
 
-def _kept(step: int, key: bytes, stored: bytes) -> KeptKey:
+def _kept(step: int, key: bytes, stored: bytes, entries: Sequence[tuple[bytes, bytes]]) -> KeptKey:
     entry = decoded(stored)
-    state = None
-    if entry.state is not None:
-        state = msgspec.to_builtins(msgspec.msgpack.decode(entry.state), str_keys=True)
+    state = None if entry.state is None else _plain(entry.state)
+    size = len(entry.state or b"") + entry.more.bytes
     timers = {name: one.at_ms for name, one in entry.timers.items()}
-    return KeptKey(step, key, state, len(entry.state or b""), timers)
+    named = [(name_of(place), _plain(value[1:])) for place, value in entries if place[:1] == MAP]
+    listed = [_plain(value[1:]) for place, value in entries if place[:1] == LIST]
+    return KeptKey(step, key, state, size, timers, named, listed)
+
+
+def _plain(encoded: bytes) -> Any:
+    return msgspec.to_builtins(msgspec.msgpack.decode(encoded), str_keys=True)
 
 
 def _stored_keys(key: bytes) -> Iterator[bytes]:

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
     from typing import TypeVar
 
-    from sequitur.consumer.topology.engine.plan import OutputRecord
+    from sequitur.consumer.topology.engine.plan import RecordValues
     from sequitur.pipelines.store.storage import Location
 
     T = TypeVar("T")
@@ -58,7 +58,7 @@ class OutputFiles:
         schema: pa.Schema = OUTPUT_SCHEMA,
     ) -> None:
         self._schema = schema
-        self._rows: dict[str, list[OutputRecord]] = {name: [] for name in topics}
+        self._rows: dict[str, list[RecordValues]] = {name: [] for name in topics}
         self._bytes = dict.fromkeys(topics, 0)
         self._all_bytes = 0
         self._place = {name: place for name, (place, _) in topics.items()}
@@ -68,7 +68,7 @@ class OutputFiles:
         self._emissions = emissions
         self._failed: Exception | None = None
 
-    def write(self, output: str, record: OutputRecord) -> None:
+    def write(self, output: str, record: RecordValues) -> None:
         rows, (_, key, value, headers, _) = self._rows[output], record
         rows.append(record)
         size = len(key or b"") + len(value or b"")
@@ -107,19 +107,20 @@ class OutputFiles:
             self._failed = self._failed or error
             raise
 
-    def _write_out(self, output: str, records: Sequence[OutputRecord]) -> None:
-        keys = [one.key for one in records]
-        events = [(one.key, one.value, one.headers, *one.root.event[3:8]) for one in records]
-        rows = table_of(events)
+    def _write_out(self, output: str, records: Sequence[RecordValues]) -> None:
+        roots, keys, values, headers, times_ms = zip(*records, strict=True)
+        events = [one.event for one in roots]
+        places = ([one[at] for one in events] for at in range(3, 8))
+        rows = table_of(keys, values, headers, *places)
         outputs = outputs_of(self._partitioners[output], keys, rows["partition"].to_numpy())
         more = {
             "output_partition": pa.array(outputs, pa.int32()),
             "reason": pa.nulls(len(records), pa.string()),
             "emission": pa.array(np.fromiter(self._emissions, np.int64, len(records))),
-            "root": pa.array([one.root.id for one in records], pa.uint64()),
+            "root": pa.array([one.id for one in roots], pa.uint64()),
         }
         if OWN_TIME in self._schema.names:
-            more[OWN_TIME] = pa.array([one.own_time_ms for one in records], pa.int64())
+            more[OWN_TIME] = pa.array(times_ms, pa.int64())
         for name, column in more.items():
             rows = rows.append_column(name, column)
         for some in in_row_groups(rows, ROW_LIMITS):

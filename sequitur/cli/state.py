@@ -113,7 +113,13 @@ def _as_json(one: KeptKey) -> dict[str, Any]:
         "key": plain(one.key),
         "state": one.state,
         "timers": one.timers,
+        **({"map": [[_name(name), value] for name, value in one.named]} if one.named else {}),
+        **({"list": one.listed} if one.listed else {}),
     }
+
+
+def _name(name: Any) -> Any:
+    return plain(name) if isinstance(name, bytes) else name
 
 
 def _listed(one: KeptKey) -> dict[str, Any]:

@@ -106,8 +106,11 @@ def test_a_database_computes_the_same(
 ) -> None:
     bolt, query = _KINDS[kind]
     database.execute("truncate events")
-    for number, (key, time_ms, used, _) in enumerate(case.events):
-        database.execute("insert into events values (?, ?, ?, ?)", (number, key, used, time_ms))
+    if case.events:
+        keys, times_ms, used, _ = map(list, zip(*case.events, strict=True))
+        rows = [range(len(keys)), keys, map(float, used), times_ms]
+        columns = "unnest(?::int[]), unnest(?::text[]), unnest(?::double[]), unnest(?::bigint[])"
+        database.execute(f"insert into events select {columns}", [list(one) for one in rows])
     names = ("end_ms", "n", "low", "high") if "n" in bolt.fields else ("left_ms", "right_ms")
     found = [
         (key.decode(), *(one[name] for name in names))

@@ -12,6 +12,7 @@ import pytest
 
 from tests.spark.checkpoint_places import CheckpointPlace
 from tests.spark.kill_rounds import Rounds
+from tests.support.dying_merges import die_in_a_merge
 from tests.support.keyed_rounds import JOBS
 from tests.support.local_job import LocalJob
 
@@ -61,3 +62,18 @@ def test_state_and_timers_go_on_from_runner_to_runner(
     topic = make_topic(partitions=4)
     rounds = _InTurns.on(broker.bootstrap_servers, topic, place, Random(_SEED), job=keyed.job)
     keyed.check_all(rounds, rounds.outlive(_ROUNDS), topics)
+
+
+@pytest.mark.promise("keyed-killed", "keyed-runners")
+@pytest.mark.timeout(900 + 300 * _ROUNDS)
+def test_a_job_that_dies_in_a_merge_goes_on_from_runner_to_runner(
+    broker: Broker, make_topic: MakeTopic, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SESSIONS_TOPIC", ended := make_topic())
+    monkeypatch.setenv("MERGE_WRITES", str(tmp_path / "writes"))
+    keyed, topic = JOBS["sessions"], make_topic(partitions=4)
+    place = CheckpointPlace.on_path(tmp_path / "checkpoint")
+    rounds = _InTurns.on(broker.bootstrap_servers, topic, place, Random(_SEED), job=keyed.job)
+    for _ in range(_ROUNDS):
+        rounds.live_and_die(die_in_a_merge)
+    keyed.check_all(rounds, rounds.finish(), [ended])

@@ -77,8 +77,8 @@ def _check_sessions(
     said = {key: [(one["begin"], one["count"]) for one in several] for key, several in out.items()}
     assert said == placed
     assert _by_key(kafka, topics[0]) == wanted
-    if len(topics) == 1:
-        assert counts["made"] == sum(map(len, wanted.values()))
+    # A timer that was called behind an event that then failed may be called for nothing.
+    assert counts["made"] >= sum(map(len, wanted.values())) > 0
 
 
 def _check_groups(

@@ -1,7 +1,7 @@
 """The map and the list of a key: read, changed and undone entry by entry.
 
-An entry stands at a *place* of its key: a letter, then the name in a map, or the number in a list.
-Places are in the order of names and numbers.
+An entry stands at a *place* of its key: a letter, then the number in a list, or a letter for its
+type and the name in a map. Places are in the order of numbers and names.
 """
 
 from __future__ import annotations
@@ -72,7 +72,13 @@ class KeyMap(Generic[_N, _V]):
         begin = MAP if low is None else self._place(low)
         end = _AFTER_MAP if high is None else self._place(high)
         for place, value in self._entries.range(begin, end):
-            yield self._names.decode(place[1:]), value
+            if not place.startswith(self._names.begin):
+                raise KeyedStateError(
+                    f"{name_of(place)!r:.100} is a name in the map, and its names are of type "
+                    f"{self._names.kind.__name__} now: put it there under a name of that type, "
+                    "with the bolt as it was"
+                )
+            yield name_of(place), value
 
     def clear(self) -> None:
         """Forget all names."""
@@ -82,7 +88,7 @@ class KeyMap(Generic[_N, _V]):
     def _place(self, name: Any) -> bytes:
         try:
             if name.__class__ is self._names.kind:
-                return MAP + self._names.encode(name)
+                return self._names.begin + self._names.encode(name)
             why = f"it is not of type {self._names.kind.__name__}"
         except (struct.error, UnicodeEncodeError) as error:
             why = str(error)
@@ -141,6 +147,7 @@ class Names(NamedTuple):
     """The names of a map: their type, and how they are stored in their own order."""
 
     kind: type
+    begin: bytes  # of their places
     encode: Callable[[Any], bytes]
     decode: Callable[[bytes], Any]
 
@@ -150,10 +157,20 @@ class Names(NamedTuple):
 
 
 _NAMES: Final = {
-    int: Names(int, lambda n: _NUMBER.pack(n + _HALF), lambda b: _NUMBER.unpack(b)[0] - _HALF),
-    str: Names(str, str.encode, bytes.decode),
-    bytes: Names(bytes, lambda name: name, lambda name: name),
+    int: Names(
+        *(int, b"mi"),
+        lambda name: _NUMBER.pack(name + _HALF),
+        lambda stored: _NUMBER.unpack(stored)[0] - _HALF,
+    ),
+    str: Names(str, b"ms", str.encode, bytes.decode),
+    bytes: Names(bytes, b"mb", lambda name: name, lambda name: name),
 }
+_BY_BEGIN: Final = {one.begin: one for one in _NAMES.values()}
+
+
+def name_of(place: bytes) -> Any:
+    """Return the name of a place in a map."""
+    return _BY_BEGIN[place[:2]].decode(place[2:])
 
 
 def map_types(kind: Any) -> tuple[Any, Any]:

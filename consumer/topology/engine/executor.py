@@ -39,10 +39,10 @@ from sequitur.consumer.topology.engine.plan import (
     Elsewhere,
     Here,
     Output,
-    OutputRecord,
     Sent,
     encoder,
     packed,
+    the_one_here,
     unpacked,
 )
 from sequitur.consumer.topology.engine.runner import Instances, Runner
@@ -74,7 +74,7 @@ if TYPE_CHECKING:
     from sequitur.consumer.topology.api.bolt import BaseBolt
     from sequitur.consumer.topology.api.builder import Component, Topology
     from sequitur.consumer.topology.api.groupings import Chooser, Grouping
-    from sequitur.consumer.topology.engine.plan import Placement, Rules
+    from sequitur.consumer.topology.engine.plan import Placement, RecordValues, Rules
     from sequitur.consumer.topology.engine.task_output import Trace, UserCode
     from sequitur.consumer.topology.engine.trees import UnfinishedEvent
     from sequitur.consumer.topology.settling.root import Order
@@ -88,7 +88,7 @@ class Wiring:
         self,
         environment: Environment,
         runners: Mapping[tuple[str, int], Runner],
-        write: Callable[[str, OutputRecord], None],
+        write: Callable[[str, RecordValues], None],
         send: Callable[[str, int, Sent], None] | None,
     ) -> None:
         self.is_whole = True
@@ -128,7 +128,7 @@ class Wiring:
                 runners = [self._runners[reader.id, task] for task in hosted]
                 alone = len(hosted) < tasks
                 choose = (
-                    (lambda _v, _t: (0,))
+                    the_one_here
                     if alone
                     else self._chooser(grouping, stream, tasks, emitter, reader.id)
                 )
@@ -170,24 +170,7 @@ class Wiring:
 
     def _output(self, reader: Component, stream: Stream) -> Output:
         write, shared, component = self._write, self._environment.shared, reader.id
-        # As `OutputRecord(root, *record)`, which goes through a function in Python.
-        made, emitted = tuple.__new__, 0
-
-        def put_out_one(root: Root, record: Any, own_time_ms: int | None) -> None:
-            nonlocal emitted
-            emitted += 1
-            write(component, made(OutputRecord, (root, *record, own_time_ms)))
-
-        def put_out(roots: Sequence[Root], record: Any, own_time_ms: int | None) -> None:
-            root = roots[0]
-            if len(roots) > 1:
-                # The record waits for the tracked roots, if there are any.
-                roots = [one for one in roots if one.is_tracked] or roots
-                root = max(roots, key=lambda one: one.order)
-                shared.append(tuple(roots))
-            put_out_one(root, record, own_time_ms)
-
-        self._emitted.append(lambda: emitted)
+        users, emitted = self._environment.user_code, 0
         assert reader.output is not None
         limit = self._environment.rules.limits.get(component, RecordLimit())
         encode = encoder(
@@ -197,7 +180,28 @@ class Wiring:
             limit,
             is_transactional=self._topology.is_transactional,
         )
-        return Output(component, encode, put_out, put_out_one)
+
+        def emit_one(values: tuple[Any, ...], anchor: TrackedTuple) -> None:
+            nonlocal emitted
+            key, value, headers = encode(values)
+            users.running = None
+            emitted += 1
+            write(component, (anchor.root, key, value, headers, anchor.own_time_ms))
+            users.running = anchor
+
+        def put_out(roots: Sequence[Root], record: Any, own_time_ms: int | None) -> None:
+            nonlocal emitted
+            root = roots[0]
+            if len(roots) > 1:
+                # The record waits for the tracked roots, if there are any.
+                roots = [one for one in roots if one.is_tracked] or roots
+                root = max(roots, key=lambda one: one.order)
+                shared.append(tuple(roots))
+            emitted += 1
+            write(component, (root, *record, own_time_ms))
+
+        self._emitted.append(lambda: emitted)
+        return Output(component, encode, put_out, emit_one)
 
 
 class BoltTasks:
@@ -396,7 +400,7 @@ class Executor:
         *,
         clock: Callable[[], float],
         next_id: Callable[[], int],
-        write: Callable[[str, OutputRecord], None],
+        write: Callable[[str, RecordValues], None],
         send: Callable[[str, int, Sent], None] | None = None,
         start: Start | None = None,
         instances: Instances | None = None,
@@ -441,6 +445,11 @@ class Executor:
         self._has_calls = self._tasks.have_concurrent_calls
         self._is_whole = self._wiring.is_whole
         self._open = OpenTrees(environment, is_whole=self._is_whole)
+        # What `feed` looks at for each event.
+        self._emit = self._from_spout.give or self._from_spout.emit
+        self._is_told = trace is not None or self._fed is not None
+        self._opened, self._shared = self._open.roots, environment.shared
+        self._awaited = environment.awaited
 
     @property
     def user_code(self) -> UserCode:
@@ -459,23 +468,27 @@ class Executor:
 
     def feed(self, root: Root, values: tuple[Any, ...], *, is_own: bool = False) -> None:
         """Emit an event from the spout, and follow it as far as it goes here."""
-        trees = self._trees
-        if not self._begins(root, values):
+        trees, queue = self._trees, self._queue
+        if (self._is_told or trees.blocked) and not self._begins(root, values):
             return
-        trees.begin(root, values)
+        trees.current, trees.event = root, values  # `TreeTracker.begin`, inline
         if is_own:
             self._from_spout.emit_made(root, values)
-        else:
+        elif queue:  # with what bolts emitted in `prepare`, which comes first
             self._from_spout.emit(root, values)
-        self.drain()
-        trees.end()
-        # `Root.is_done`, inline
+        else:
+            self._emit(root, values)
+        if queue or self._has_calls:
+            self.drain()
+        trees.current = None
+        # `Root.is_done` and `OpenTrees.is_empty`, inline
         is_done = root.value == 0 and root.failure is None and not root.is_held
         if (
             is_done
-            and root not in self._environment.awaited
+            and not self._opened
+            and not self._shared
             and self._is_whole
-            and self._open.is_empty
+            and root not in self._awaited
         ):
             self._acked += 1  # the tree is done
             return
@@ -627,7 +640,7 @@ class Executor:
             while queue:
                 given = queue.popleft()
                 if (given.root.failure is None and not blocked) or trees.is_wanted(given):
-                    given.owner.run(given)
+                    given.owner.take(given)
             if not self._has_calls or not self._pool.is_full:
                 return
             self._pool.complete_some()
@@ -647,7 +660,7 @@ class Executor:
                 if given.owner in busy:
                     waiting.append(given)
                 elif self._trees.is_wanted(given):
-                    given.owner.run(given)
+                    given.owner.take(given)
                 while self._has_calls and self._pool.is_full:
                     self._pool.complete_some()
         finally:

@@ -176,7 +176,7 @@ class KeyLog(NamedTuple):
         for (component, key), entries in self.left_entries.items():
             found = self.found_entries[component, key]
             several = [
-                KeyChange(_entry_key(key, place), stored, None)
+                KeyChange(entry_key(key, place), stored, None)
                 for place, stored in entries.items()
                 if stored != found[place]
             ]
@@ -188,7 +188,11 @@ class KeyLog(NamedTuple):
         }
 
 
-def _entry_key(key: bytes, place: bytes) -> bytes:
+LAST_PLACE: Final = b"\xff"
+"""It comes after all places of maps and lists."""
+
+
+def entry_key(key: bytes, place: bytes) -> bytes:
     """Return the key under which an entry of a key's map or list is stored.
 
     It begins as the key does, and no key with its end is the beginning of another one.
@@ -260,14 +264,14 @@ class StepKeys:
         left = self.log.left_entries.get((component, key))
         if left is not None and place in left:
             return left[place]
-        return self._stores[component + KEY_ENTRIES].get(_entry_key(key, place))
+        return self._stores[component + KEY_ENTRIES].get(entry_key(key, place))
 
     def stored(
         self, component: str, key: bytes, low: bytes, high: bytes
     ) -> Iterator[tuple[bytes, bytes]]:
         """Yield places of a key's map or list, in order, and what is kept there."""
-        store, skip = self._stores[component + KEY_ENTRIES], len(_entry_key(key, b""))
-        rows = store.range(_entry_key(key, low), _entry_key(key, high))
+        store, skip = self._stores[component + KEY_ENTRIES], len(entry_key(key, b""))
+        rows = store.range(entry_key(key, low), entry_key(key, high))
         kept = ((one[skip:], stored) for one, stored in rows)
         left = self.log.left_entries.get((component, key), {})
         return with_changes(kept, left, low, high)
@@ -385,7 +389,9 @@ class StepKeys:
         if entry.more.expires_ms == due.time_ms:
             entries: dict[bytes, bytes | None] = {}
             if entry.more.bytes:
-                entries = dict.fromkeys(one for one, _ in self.stored(component, key, b"", _LAST))
+                entries = dict.fromkeys(
+                    one for one, _ in self.stored(component, key, b"", LAST_PLACE)
+                )
             self.replace(_NO_ROOT, component, key, entry, entry.expired(), entries)
 
     def _until_ms(self, component: str) -> int:
@@ -424,7 +430,6 @@ class StepKeys:
 
 
 _TO_ADD, _EXPIRES = -1, 0
-_LAST: Final = b"\xff"  # after all places
 _NO_ROOT: Final = -1
 _EVER_MS: Final = (1 << 63) - 1
 

@@ -19,7 +19,7 @@ import pickle
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeAlias
 
 import msgspec
 import numpy as np
@@ -217,6 +217,7 @@ def _stays(component: Component, spout: str, tasks: int, asked: int | None) -> b
     )
 
 
+_FIRST: Final = (0,)
 _TEXT: Final = frozenset({str})
 _SCALARS: Final = frozenset({str, int, bool, type(None)})
 
@@ -237,6 +238,12 @@ class OutputRecord(NamedTuple):
     value: bytes | None
     headers: Sequence[tuple[str, bytes | None]]
     own_time_ms: int | None = None
+
+
+RecordValues: TypeAlias = (
+    "tuple[Root, bytes | None, bytes | None, Sequence[tuple[str, bytes | None]], int | None]"
+)
+"""The values of an `OutputRecord`. A plain tuple is made in a sixth of the time."""
 
 
 class Sent(NamedTuple):
@@ -273,6 +280,11 @@ class Here(NamedTuple):
     choose: Chooser
 
 
+def the_one_here(_values: Any, _task: int | None) -> Sequence[int]:
+    """Choose the only task here, whatever the values: groupings keep tuples local."""
+    return _FIRST
+
+
 class Elsewhere(NamedTuple):
     """A reader whose tasks run elsewhere."""
 
@@ -281,16 +293,19 @@ class Elsewhere(NamedTuple):
     component: str
 
 
+Encode: TypeAlias = "Callable[[Any], tuple[bytes | None, bytes | None, Any]]"
+"""Makes key, value and headers of a tuple's values."""
+
+
 class Output(NamedTuple):
     """A reader that writes to Kafka."""
 
     component: str
-    # makes key, value and headers of a tuple's values
-    encode: Callable[[Any], tuple[bytes | None, bytes | None, Any]]
+    encode: Encode
     # takes the trees that a record belongs to, the record, and its own event time if it has one
     write: Callable[[Sequence[Root], tuple[bytes | None, bytes | None, Any], int | None], None]
-    # takes the one tree that a record belongs to, and the same
-    write_one: Callable[[Root, tuple[bytes | None, bytes | None, Any], int | None], None]
+    # encodes the values of a tuple with one anchor and one tree, and writes the record
+    emit_one: Callable[[tuple[Any, ...], Any], None]
 
 
 def checked_values(component: str, stream: Stream, values: Any, context: object) -> tuple[Any, ...]:
@@ -357,7 +372,7 @@ def encoder(
     limit: RecordLimit,
     *,
     is_transactional: bool = False,
-) -> Callable[[Any], tuple[bytes | None, bytes | None, Any]]:
+) -> Encode:
     """Return the function that makes a record's key, value and headers from a tuple's values."""
     surely_bytes, needs_key = limit.surely_bytes, limit.needs_key
     key_at = None if output.key is None else stream.index[output.key]
@@ -387,7 +402,25 @@ def encoder(
         _check_size(component, key, value, headers, limit)
         return key, value, headers
 
-    return encode
+    return encode if headers_at is not None else _of_bytes(encode, key_at, value_at, surely_bytes)
+
+
+def _of_bytes(
+    encode: Encode, key_at: int | None, value_at: int | None, surely_bytes: int
+) -> Encode:
+    """Return an `encode` that looks less often at the usual values: two short `bytes`."""
+    if key_at is None or value_at is None:
+        return encode
+
+    def encode_bytes(values: Any) -> tuple[bytes | None, bytes | None, Any]:
+        key, value = values[key_at], values[value_at]
+        if key.__class__ is not bytes or value.__class__ is not bytes:
+            return encode(values)
+        if len(key) + len(value) > surely_bytes:
+            return encode(values)
+        return key, value, ()
+
+    return encode_bytes
 
 
 def _check_size(

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from sequitur.consumer.topology.engine.executor import Executor
     from sequitur.consumer.topology.engine.key_store import KeyChanges, KeyStore
     from sequitur.consumer.topology.engine.keyed import KeyLog
-    from sequitur.consumer.topology.engine.plan import OutputRecord, Plan, Rules, Sent, Stage
+    from sequitur.consumer.topology.engine.plan import Plan, RecordValues, Rules, Sent, Stage
     from sequitur.consumer.topology.engine.runner import Instances
     from sequitur.consumer.topology.engine.task_output import Trace
     from sequitur.consumer.topology.settling.root import Order, Root, TimerPlace
@@ -265,7 +265,7 @@ def emissions(wave: int, stage: int, task: int, *, is_again: bool = False) -> It
 
 
 class OutputWriter(Protocol):
-    def write(self, output: str, record: OutputRecord, /) -> None:
+    def write(self, output: str, record: RecordValues, /) -> None:
         """Take a record."""
 
     def close(self) -> Mapping[str, Handle]:
@@ -282,7 +282,7 @@ class NoOutputs:
     def __init__(self) -> None:
         self.count = 0
 
-    def write(self, output: str, record: OutputRecord, /) -> None:
+    def write(self, output: str, record: RecordValues, /) -> None:
         del output, record
         self.count += 1
 

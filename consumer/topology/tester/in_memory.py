@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, TypeAlias
 import numpy as np
 
 from sequitur.consumer.topology.engine.key_store import MemoryKeyStore
-from sequitur.consumer.topology.engine.plan import Sent, order_of
+from sequitur.consumer.topology.engine.plan import OutputRecord, Sent, order_of
 from sequitur.consumer.topology.settling.acker import acker_of
 from sequitur.consumer.topology.settling.outcomes import numbered
 from sequitur.consumer.topology.step.batch import (
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
     from sequitur.consumer.topology.engine.key_store import KeyChange, KeyChanges
     from sequitur.consumer.topology.engine.keyed import KeyLog
-    from sequitur.consumer.topology.engine.plan import OutputRecord
+    from sequitur.consumer.topology.engine.plan import RecordValues
     from sequitur.consumer.topology.engine.runner import Instances
     from sequitur.consumer.topology.settling.root import Root
     from sequitur.consumer.topology.step.batch import EventVerdict, PendingEvent, Sources
@@ -224,9 +224,10 @@ class _Records:
         self._written: dict[str, list[Written]] = {}
         self.count = 0
 
-    def write(self, output: str, record: OutputRecord) -> None:
+    def write(self, output: str, record: RecordValues) -> None:
         self.count += 1
-        self._written.setdefault(output, []).append(Written(next(self._emissions), record))
+        written = Written(next(self._emissions), OutputRecord(*record))
+        self._written.setdefault(output, []).append(written)
 
     def close(self) -> dict[str, list[Written]]:
         return self._written

@@ -62,19 +62,7 @@ class EventStream:
         self._name = name
 
     def window(self, window: KeyedBolt) -> WindowedStream:
-        """Put the events of each key into windows.
-
-        Args:
-            window: `tumbling`, `hopping`, `sliding` or `session`, with or without aggregates.
-
-        Raises:
-            TopologyBuildError: It is none of these.
-        """
-        if not isinstance(window, WindowBolt):
-            raise TopologyBuildError(
-                f"stream {self._name!r}: {type(window).__name__} is not a window: give tumbling(), "
-                "hopping(), sliding() or session(), or build the topology with TopologyBuilder"
-            )
+        """Put the events of each key into windows, see `WindowedStream`."""
         return WindowedStream(self._name, window)
 
 
@@ -85,10 +73,18 @@ class WindowedStream:
 
     Args:
         name: Name of the topology and of its spout.
-        window: The windows.
+        window: `tumbling`, `hopping`, `sliding` or `session`, with or without aggregates.
+
+    Raises:
+        TopologyBuildError: `window` is none of these.
     """
 
-    def __init__(self, name: str, window: WindowBolt) -> None:
+    def __init__(self, name: str, window: KeyedBolt) -> None:
+        if not isinstance(window, WindowBolt):
+            raise TopologyBuildError(
+                f"stream {name!r}: {type(window).__name__} is not a window: give tumbling(), "
+                "hopping(), sliding() or session(), or build the topology with TopologyBuilder"
+            )
         self._name = name
         self._window = window
 

@@ -13,6 +13,7 @@ import pytest
 
 from tests.integration.local.kill_rounds import LocalRounds
 from tests.spark.checkpoint_places import CheckpointPlace
+from tests.support.dying_merges import die_in_a_merge
 from tests.support.keyed_rounds import JOBS
 
 if TYPE_CHECKING:
@@ -63,3 +64,19 @@ def test_killing_a_job_keeps_and_undoes_state_and_timers_of_each_key(
     rounds = _Rounds.on(servers, topic, place, Random(_SEED), job=keyed.job)
     keyed.check_all(rounds, rounds.outlive(_ROUNDS), topics)
     assert rounds.cut_short > 0
+
+
+@pytest.mark.promise("keyed-killed")
+@pytest.mark.timeout(600 + 60 * _ROUNDS)
+def test_a_job_that_dies_at_any_write_of_a_merge_loses_nothing(
+    broker: Broker, make_topic: MakeTopic, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SESSIONS_TOPIC", ended := make_topic())
+    monkeypatch.setenv("MERGE_WRITES", str(tmp_path / "writes"))
+    place = CheckpointPlace.on_path(tmp_path / "checkpoint")
+    keyed, topic = JOBS["sessions"], make_topic(partitions=4)
+    servers = broker.bootstrap_servers
+    rounds = _Rounds.on(servers, topic, place, Random(_SEED), job=keyed.job)
+    for _ in range(_ROUNDS):
+        rounds.live_and_die(die_in_a_merge)
+    keyed.check_all(rounds, rounds.finish(), [ended])

@@ -14,6 +14,8 @@ _SHORT_S = 1
 def _is_literal(wait: ast.Call) -> bool:
     """Whether it is one, and its time-out is a number."""
     name = ast.unparse(wait.func)
+    if name.startswith("tester."):
+        return False  # what passes is the tester's own clock
     last = wait.args[-1:] if name.rpartition(".")[2] in _WAITS and "mark." not in name else []
     times = [*last, *(one.value for one in wait.keywords if one.arg in {"timeout", "timeout_s"})]
     values = [one.value for one in times if isinstance(one, ast.Constant)]

@@ -100,6 +100,8 @@ def test_message_without_an_ack_fails_in_time() -> None:
     _taken(dispatch)
     dispatch.ack(ONE, [1])
     assert dispatch.next_change_ms() == 50
+    assert _taken(dispatch, 49) == []
+    assert (dispatch.counts.timed_out, dispatch.unacked) == (0, 1)
     assert _taken(dispatch, 50) == []
     assert (dispatch.counts.timed_out, dispatch.unacked) == (1, 0)
     assert not dispatch.negative_ack(ONE, 0, 60)

@@ -32,6 +32,9 @@ class _Far:
     file: Path
     opened: dict[Path, int] = field(default_factory=dict, compare=False, hash=False)
 
+    def __str__(self) -> str:
+        return str(self.file)
+
     @property
     def parent(self) -> Path:
         return self.file.parent

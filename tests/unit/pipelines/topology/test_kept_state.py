@@ -114,6 +114,38 @@ def test_commands_show_what_is_kept_of_a_job_that_runs() -> None:
         assert "texts" in _said(folder, "list")
 
 
+class Lists(KeyedBolt):
+    """Keeps the texts of a key in a list, and their lengths by text in a map."""
+
+    fields = ("key", "value")
+    state_map = dict[bytes, int]
+    state_list = list[str]
+
+    def process(self, event: Event, key: Key) -> None:
+        said = json.loads(event.value or b"")["said"]
+        key.state_list.append(said)
+        key.state_map.put(said.encode(), len(said))
+
+
+@pytest.mark.promise("keyed-looked-at", "keyed-kinds")
+def test_commands_show_the_map_and_the_list_of_a_key() -> None:
+    """They count to the bolt, and not as a bolt of their own."""
+    builder = TopologyBuilder("lists")
+    builder.set_spout("events")
+    builder.set_bolt("lists", Lists()).fields_grouping("events", "key")
+    builder.set_output("out", "out").local_grouping("lists")
+    topology = builder.build()
+    with ReorderTester(_SETTINGS, topology, process=_PROCESS, now_ms=_T0) as tester:
+        tester.run([_row(b"k", "b", _T0 + 1), _row(b"k", "a", _T0 + 2), _row(b"k\0", "c", _T0 + 3)])
+        folder = tester.folder
+        found = json.loads(_said(folder, "get", "lists", "k"))
+        assert (found["map"], found["list"]) == ([["a", 1], ["b", 1]], ["b", "a"])
+        exported = [json.loads(line) for line in _said(folder, "export", "lists").splitlines()]
+        assert [one["list"] for one in exported] == [["b", "a"], ["c"]]
+        bolts = json.loads(_said(folder, "list", "--json"))["bolts"]
+        assert {bolt: one["keys"] for bolt, one in bolts.items()} == {"lists": 2}
+
+
 @pytest.mark.promise("keyed-looked-at")
 def test_what_is_not_there_is_told_with_a_way_out(tmp_path: Path) -> None:
     with _tester() as tester:

@@ -56,6 +56,15 @@ def test_folds_are_merged_while_they_are_not_much_larger() -> None:
     assert (after.keys, after.size_bytes) == (101_500, 18)
 
 
+@pytest.mark.parametrize(("keys", "is_merged"), [(3_680, True), (3_681, False)])
+def test_a_fold_is_merged_with_half_as_much(keys: int, *, is_merged: bool) -> None:
+    """The runs and the folds after it count together: 640 rows, and 1,200 keys."""
+    folds = (Fold(1, keys, 9, 50), Fold(2, 1_200, 9, 60))
+    upkeep = KeyState(folds=folds).upkeep(_runs(FOLD_LIMITS.runs))
+    assert upkeep is not None
+    assert upkeep.folds == (folds if is_merged else folds[1:])
+
+
 @pytest.mark.parametrize(
     ("first_behind_ms", "horizon_ms", "after_ms", "steps"),
     [
@@ -72,7 +81,8 @@ def test_what_is_older_than_all_rows_to_judge_is_not_read(
     runs = [Run(1, 1, 5, 39), Run(2, 1, 5, 40), Run(3, 0, -1, -1, 1, 41)]
     state = KeyState(horizon_ms, folds=(Fold(4, 1, 1, 39), Fold(5, 1, 1, 40)))
     found = state.lookup(runs, first_behind_ms=first_behind_ms)
-    assert [one.step for one in (*found.runs, *found.folds)] == steps
+    read: list[Run | Fold] = [*found.runs, *found.folds]
+    assert [one.step for one in read] == steps
     assert (found.after_ms, found.horizon_ms) == (after_ms, horizon_ms)
 
 

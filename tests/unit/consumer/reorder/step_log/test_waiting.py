@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import time
+
 import pytest
 
 from sequitur.base.stored import dump, load
 from sequitur.base.time_format import BEFORE_ALL_TIME_MS
-from sequitur.consumer.reorder.awaited import Awaited, awaited
+from sequitur.consumer.reorder.awaited import Awaited, awaited, utc_text
 from sequitur.consumer.reorder.clock import EventClock, Look
 from sequitur.kafka.partition import SourcePartition
 
@@ -72,6 +74,23 @@ def test_who_holds_the_frontier_is_named(clock: EventClock, expected: list[str])
 def test_what_is_not_known_is_not_said(time_ms: int | None, expected: str) -> None:
     """Neither when it goes idle, nor a date that no calendar has."""
     assert Awaited(A, time_ms, 0, idle_at_ms=None).text(9_000) == expected
+
+
+def test_the_partition_with_the_longest_delay_may_hold_the_frontier() -> None:
+    """It has given newer events than the other, which are waited for longer."""
+    clock = _clock(a=(_T0 + 5_000, 0), b=(_T0, 0)).advance(
+        now_ms=9_000, delay_ms={A: 7_000, B: DELAY_MS}, idle_timeout_ms=IDLE_MS
+    )
+    assert [one.partition for one in awaited(clock)] == [A]
+
+
+def test_times_are_told_in_utc_wherever_the_job_runs(monkeypatch: pytest.MonkeyPatch) -> None:
+    with monkeypatch.context() as elsewhere:
+        elsewhere.setenv("TZ", "UTC-9")
+        time.tzset()
+        told = utc_text(_T0)
+    time.tzset()
+    assert told == "2023-11-14 22:13:20Z"
 
 
 def test_partition_that_was_overruled_holds_nothing() -> None:

@@ -190,7 +190,7 @@ class Run:
             Rules(ordering=ordering, call_timeout_s=30),
             clock=lambda: _scene.now_s,
             next_id=random_ids(0),
-            write=lambda _output, record: self.written.append(record.value),
+            write=lambda _output, record: self.written.append(record[2]),
         )
 
     def feed(self, key: bytes | None, value: bytes) -> None:
