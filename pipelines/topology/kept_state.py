@@ -96,8 +96,9 @@ class KeptState:
         while True:
             newest = self._newest()
             try:
+                files = self._files(newest, bolt)
                 entries = self._files(newest, bolt + KEY_ENTRIES, may_miss=True)
-                for key, stored in heapq.merge(*self._stored(newest, bolt, low, high)):
+                for key, stored in heapq.merge(*(one.range(low, high) for one in files)):
                     begin, end = entry_key(key, b""), entry_key(key, LAST_PLACE)
                     found = heapq.merge(*(one.range(begin, end) for one in entries))
                     own = [(place[len(begin) :], value) for place, value in found]

@@ -109,7 +109,8 @@ class Count(KeyedBolt):
 class LateCount(Count):
     """Puts a key's count out when its timer is called. A timer may kill its process, or raise."""
 
-    def process(self, given: Tuple, key: Key) -> None:
+    def process(self, given: Tuple, key: Key) -> Iterator[Any]:
+        yield from ()
         key.state = (key.state or 0) + 1
         key.timer("late", at=given.event_time_ms + 10)
 
