@@ -169,6 +169,6 @@ class KeyedExecutor(Executor):
             self.finish()
 
     def _runner_of(self, component: str) -> KeyedRunner | None:
-        name = self._topology.key_stores.get(component, component)
-        found = self._runners.get((name, self._placement.number))
+        name = self._topology.key_stores.get(component)
+        found = None if name is None else self._runners.get((name, self._placement.number))
         return found if isinstance(found, KeyedRunner) else None

@@ -16,6 +16,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
+from sequitur.base.copy_headers import FailReason
+from sequitur.consumer.topology.api.builder import TreeFailure
 from sequitur.consumer.topology.api.tuple import EventValues
 from sequitur.consumer.topology.engine.executor import Executor
 from sequitur.consumer.topology.engine.keyed_executor import KeyedExecutor
@@ -44,7 +46,6 @@ from sequitur.errors import TopologyError
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
-    from sequitur.consumer.topology.api.builder import TreeFailure
     from sequitur.consumer.topology.engine.executor import ExecutorResult
     from sequitur.consumer.topology.engine.key_store import KeyStore
     from sequitur.consumer.topology.engine.plan import Stage
@@ -502,8 +503,11 @@ def _executor(  # noqa: PLR0917 - private, and each is of a type of its own
 def _feed(executor: Executor, root: Root, event: tuple[Any, ...]) -> bool:
     """Feed a waiting event; return whether it is of no event, but of what a bolt made or set."""
     if is_timer(event):
-        assert isinstance(executor, KeyedExecutor), "a timer waits, and no bolt is keyed"
-        executor.feed_timer(root, event)
+        if isinstance(executor, KeyedExecutor):
+            executor.feed_timer(root, event)
+        else:
+            told = f"no keyed bolt {timer_of(event)[0].component!r}"
+            executor.refuse(root, event, TreeFailure(FailReason.EXCEPTION, told, ("__timer",)))
         return True
     made = is_made(event)
     executor.feed(root, event, is_own=made)
