@@ -105,8 +105,7 @@ class ProcessSettings(Section):
     state_memory: Size = Field(
         default=512 << 20,
         gt=0,
-        description="Keyed bolts: about how much memory all processes of a host take together "
-        "for keys that were used lately. Others are read from files",
+        description="Keyed bolts: memory of a host for keys used lately. Others are in files",
     )
     sqlite_on_one_host: bool = Field(
         default=False,

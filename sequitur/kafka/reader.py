@@ -126,12 +126,13 @@ class Reader:
         With each piece comes how many of its records are of which partition, in their order.
         """
         left, answers = most_bytes, self._read(spans)
+        most = min(_TOGETHER_BYTES, self.partition_bytes)
         failed: Exception | None = None
         is_over = False
         while not is_over:
             some: list[Fetched] = []
             size = 0
-            while size < _TOGETHER_BYTES and not is_over:
+            while size < most and not is_over:
                 try:
                     one = next(answers)
                 except StopIteration:

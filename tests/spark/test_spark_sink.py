@@ -149,6 +149,7 @@ def test_spark_writes_no_null_lists_for_tasks(sink: Sink) -> None:
     assert [one["headers"] for one in found] == [[], [], []]
 
 
+@pytest.mark.test_all
 def test_rows_without_a_key_go_where_their_value_says(sink: Sink) -> None:
     """In whatever order and in however many parts Spark has them."""
     rows = sink.spark.range(200).select(F.col("id").cast("string").alias("value"))

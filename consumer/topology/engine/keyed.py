@@ -337,8 +337,9 @@ class StepKeys:
                 yield due
 
     def drop(self, place: TimerPlace) -> None:
-        """Unset a timer that is given up."""
-        self.log.drop(place, self.entry(place.component, place.key))
+        """Unset a timer that is given up, unless the state of its bolt is dropped."""
+        if place.component in self._stores:
+            self.log.drop(place, self.entry(place.component, place.key))
 
     @property
     def rest(self) -> tuple[int, str] | None:
@@ -388,7 +389,7 @@ class StepKeys:
         entry = self.entry(component, key)
         if entry.more.expires_ms == due.time_ms:
             entries: dict[bytes, bytes | None] = {}
-            if entry.more.bytes:
+            if entry.more.bytes and component + KEY_ENTRIES in self._stores:
                 entries = dict.fromkeys(
                     one for one, _ in self.stored(component, key, b"", LAST_PLACE)
                 )

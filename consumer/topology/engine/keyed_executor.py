@@ -58,8 +58,10 @@ class KeyedExecutor(Executor):
         images = self.keys.log.images
         mark = len(images)
         super().feed(root, values, is_own=is_own)
-        if root.is_done and self._is_whole and self._open.is_empty:
-            del images[mark:]  # nothing can undo it any more
+        if root.is_done and self._is_whole and self._open.is_empty and not self._concurrent:
+            # Nothing can undo it any more. Calls of other events may have ended meanwhile if calls
+            # run side by side.
+            del images[mark:]
 
     def feed_timer(self, root: Root, event: tuple[Any, ...]) -> None:
         """Call a timer that waited in the form of an event."""
@@ -176,6 +178,6 @@ class KeyedExecutor(Executor):
             self.finish()
 
     def _runner_of(self, component: str) -> KeyedRunner | None:
-        name = self._topology.key_stores.get(component, component)
-        found = self._runners.get((name, self._placement.number))
+        name = self._topology.key_stores.get(component)
+        found = None if name is None else self._runners.get((name, self._placement.number))
         return found if isinstance(found, KeyedRunner) else None
