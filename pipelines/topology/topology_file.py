@@ -78,10 +78,11 @@ def check_settings(reorder: ReorderSettings, process: ProcessSettings, topology:
             f'reorder.late_policy = "{reorder.late_policy}": late events would reach bolts out '
             "of order. Send them to a topic"
         )
-    if topology.is_keyed and (why := process.why_not_keyed()) is not None:
+    by_field = bool(topology.keyed_by_field)
+    if topology.is_keyed and (why := process.why_not_keyed(by_field=by_field)) is not None:
         raise TopologyFileError(
-            f"process.{why}: topology {topology.name!r} has keyed bolts, and what a failed event "
-            "did to its key could not be undone: leave the setting out"
+            f"process.{why}: topology {topology.name!r} has keyed bolts, whose events would come "
+            "out of order, or could not be undone: leave the setting out"
         )
     if topology.is_keyed and reorder.mode is ReorderMode.LATEST:
         raise TopologyFileError(
