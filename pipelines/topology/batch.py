@@ -321,16 +321,16 @@ class FileBatch(StepBatch):
         return store
 
     def write_changes(self, changes: KeyChanges, wave: int = 0) -> KeyFile:
-        more = {"more_keys": changes.keys, "more_timers": changes.timers}
+        keys, timers = changes.keys, changes.timers
         content = write_changes(changes.rows, self.seed[0] * WAVES + wave)
         if len(content) <= INLINE_BYTES:
-            return KeyFile(inline=content, **more)
+            return KeyFile(inline=content, more_keys=keys, more_timers=timers)
         assert self.key_folder is not None
         new_folder(self.key_folder, may_be_there=True)
         path = self.key_folder / f"changes-{uuid4().hex}"
         write_new(path, content)
         sync(path)
-        return KeyFile(path, len(content), **more)
+        return KeyFile(path, len(content), more_keys=keys, more_timers=timers)
 
     def write_key_log(self, log: KeyLog) -> Location:
         return self._write_pickled("keys", log)

@@ -72,7 +72,7 @@ def test_what_is_older_than_all_rows_to_judge_is_not_read(
     runs = [Run(1, 1, 5, 39), Run(2, 1, 5, 40), Run(3, 0, -1, -1, 1, 41)]
     state = KeyState(horizon_ms, folds=(Fold(4, 1, 1, 39), Fold(5, 1, 1, 40)))
     found = state.lookup(runs, first_behind_ms=first_behind_ms)
-    assert [one.step for one in (*found.runs, *found.folds)] == steps
+    assert [*[run.step for run in found.runs], *[fold.step for fold in found.folds]] == steps
     assert (found.after_ms, found.horizon_ms) == (after_ms, horizon_ms)
 
 
