@@ -2,13 +2,14 @@
 
 ::
 
-    topology = stream("clicks").window(session("30 min")).count().to("counts")
+    topology = stream("clicks").key_by("user").window(session("30 min")).count().to("counts")
 
 is the same as ::
 
     builder = TopologyBuilder("clicks")
     builder.set_spout("clicks")
-    builder.set_bolt("windows", session("30 min", count=Count())).fields_grouping("clicks", "key")
+    builder.set_bolt("keyed", KeyBy("user")).local_grouping("clicks")
+    builder.set_bolt("windows", session("30 min", count=Count())).fields_grouping("keyed", "key")
     builder.set_output("counts", "counts", value=None).local_grouping("windows")
     builder.set_output("late", "counts.late").local_grouping("windows", "late")
     topology = builder.build()
@@ -16,9 +17,12 @@ is the same as ::
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from sequitur.consumer.topology.api.builder import TopologyBuilder
+import msgspec
+
+from sequitur.consumer.topology.api.bolt import BasicBolt
+from sequitur.consumer.topology.api.builder import EVENT_FIELDS, TopologyBuilder
 from sequitur.consumer.topology.windows.aggregates import (
     Collect,
     Count,
@@ -28,12 +32,18 @@ from sequitur.consumer.topology.windows.aggregates import (
     Quantiles,
     Sum,
 )
+from sequitur.consumer.topology.windows.event_values import reader
 from sequitur.consumer.topology.windows.window_bolt import LATE, WindowBolt
 from sequitur.errors import TopologyBuildError
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from sequitur.consumer.topology.api.bolt import TopologyContext
     from sequitur.consumer.topology.api.builder import Topology
+    from sequitur.consumer.topology.api.collector import OutputCollector
     from sequitur.consumer.topology.api.keyed import KeyedBolt
+    from sequitur.consumer.topology.api.tuple import Tuple
     from sequitur.consumer.topology.windows.aggregates import Aggregate
     from sequitur.consumer.topology.windows.event_values import Of
 
@@ -43,7 +53,7 @@ def stream(name: str) -> EventStream:
 
     ::
 
-        topology = stream("clicks").window(session("30 min")).count().to("counts")
+        topology = stream("clicks").key_by("user").window(session("30 min")).count().to("counts")
 
     Args:
         name: Name of the topology and of its spout.
@@ -56,14 +66,26 @@ class EventStream:
 
     Args:
         name: Name of the topology and of its spout.
+        field: The field of events that is their key; None for the key that they have.
     """
 
-    def __init__(self, name: str) -> None:
+    def __init__(self, name: str, field: str | None = None) -> None:
         self._name = name
+        self._field = field
+
+    def key_by(self, field: str) -> EventStream:
+        """Take a field of the event's JSON value, such as "user" or "meta.host", for its key.
+
+        Without it the key is that of the record. An event without the field fails.
+
+        Raises:
+            KeySpecError: It is no name of a field.
+        """
+        return EventStream(self._name, KeyBy(field).field)
 
     def window(self, window: KeyedBolt) -> WindowedStream:
         """Put the events of each key into windows, see `WindowedStream`."""
-        return WindowedStream(self._name, window)
+        return WindowedStream(self._name, self._field, window)
 
 
 class WindowedStream:
@@ -73,19 +95,21 @@ class WindowedStream:
 
     Args:
         name: Name of the topology and of its spout.
+        field: The field of events that is their key; None for the key that they have.
         window: `tumbling`, `hopping`, `sliding` or `session`, with or without aggregates.
 
     Raises:
         TopologyBuildError: `window` is none of these.
     """
 
-    def __init__(self, name: str, window: KeyedBolt) -> None:
+    def __init__(self, name: str, field: str | None, window: KeyedBolt) -> None:
         if not isinstance(window, WindowBolt):
             raise TopologyBuildError(
                 f"stream {name!r}: {type(window).__name__} is not a window: give tumbling(), "
                 "hopping(), sliding() or session(), or build the topology with TopologyBuilder"
             )
         self._name = name
+        self._field = field
         self._window = window
 
     def count(self, of: Of = None) -> WindowedStream:
@@ -122,7 +146,7 @@ class WindowedStream:
         Raises:
             TopologyBuildError: A name is taken.
         """
-        return WindowedStream(self._name, self._window.computing(**aggregates))
+        return WindowedStream(self._name, self._field, self._window.computing(**aggregates))
 
     def to(self, topic: str, *, late: str | None = None) -> Topology:
         """Write results into a topic, each a JSON object under its key, and build the topology.
@@ -137,8 +161,37 @@ class WindowedStream:
         """
         builder = TopologyBuilder(self._name)
         builder.set_spout(self._name)
-        builder.set_bolt("windows", self._window).fields_grouping(self._name, "key")
+        keyed = self._name
+        if self._field is not None:
+            keyed = "keyed"
+            builder.set_bolt(keyed, KeyBy(self._field)).local_grouping(self._name)
+        builder.set_bolt("windows", self._window).fields_grouping(keyed, "key")
         builder.set_output("results", topic, value=None).local_grouping("windows")
         if LATE in self._window.streams:
             builder.set_output(LATE, late or f"{topic}.late").local_grouping("windows", LATE)
         return builder.build()
+
+
+class KeyBy(BasicBolt):
+    """Gives each event the value of a field as its key.
+
+    Args:
+        field: The field.
+    """
+
+    fields = EVENT_FIELDS
+
+    def __init__(self, field: str) -> None:
+        self.field = field
+        reader(field)  # refuses a wrong name of a field now
+
+    def prepare(self, context: TopologyContext, collector: OutputCollector) -> None:
+        super().prepare(context, collector)
+        self._key = reader(self.field)  # it cannot be pickled
+
+    def process(self, tuple: Tuple, _: Any) -> Iterator[Any]:  # noqa: A002
+        key: Any = self._key(tuple)  # type: ignore[arg-type]  # it has an event's values
+        if key is None:
+            raise ValueError(f"the event has no field {self.field!r}")
+        encoded = key.encode() if isinstance(key, str) else msgspec.json.encode(key)
+        yield (encoded, *tuple.values[1:])

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from sequitur.consumer.topology import TopologyBuilder, TopologyTester
+from sequitur.consumer.topology import ProcessSettings, TopologyBuilder, TopologyTester
 from sequitur.errors import TopologyBuildError
 from sequitur.windows import Count, Mean, Top, on_silence, session, sliding, stream, tumbling
 
@@ -81,6 +81,23 @@ def test_it_computes_what_is_named() -> None:
         "top": [6],
     }
     assert [one.id for one in topology.outputs] == ["results"]
+
+
+@pytest.mark.promise("windows-one-line")
+def test_its_key_may_be_a_field_of_the_value() -> None:
+    """An event without the field fails."""
+    topology = stream("clicks").key_by("user").window(session("30 min")).count().to("counts")
+    tester = TopologyTester(topology, ProcessSettings(max_attempts=1))
+    events = [("x", {"user": "ann"}, 0), ("y", {"user": "ann"}, 1_000), ("x", {"user": 7}, 2_000)]
+    tester.run([*events, ("x", {}, 3_000)])
+    tester.drain()
+    tester.run([("z", {"user": "ann"}, 5)])
+    assert sorted(tester.records("results")) == [
+        (b"7", b'{"begin_ms":2000,"end_ms":1802000,"count":1}'),
+        (b"ann", b'{"begin_ms":0,"end_ms":1801000,"count":2}'),
+    ]
+    assert tester.records("late") == [(b"ann", b'{"user":"ann"}')]
+    assert ["no field 'user'" in one.detail for one in tester.dead_letters] == [True]
 
 
 @pytest.mark.parametrize(
