@@ -327,6 +327,30 @@ def test_of_two_lives_one_stages_a_step(tmp_path: Path, monkeypatch: pytest.Monk
     newer.close()
 
 
+@pytest.mark.promise("order-older-driver-goes")
+@pytest.mark.usefixtures("take_over")
+def test_life_that_is_taken_over_while_a_disk_syncs_logs_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A slow disk takes longer than a process that stands still is left the checkpoint."""
+    older = claimed(tmp_path)
+    newer: list[Checkpoint] = []
+    syncing = durable.sync
+
+    def slow(path: Path) -> None:
+        if not newer and path.match("staged/.*"):
+            newer.append(Checkpoint(LocalStorage(tmp_path)))
+            newer[0].claim(IDENTITY)
+        syncing(path)
+
+    monkeypatch.setattr(durable, "sync", slow)
+    with pytest.raises(OwnershipError, match="has taken this checkpoint over"):
+        older.write_document(f"staged/{0:012d}", {})
+    assert [*(tmp_path / "staged").iterdir()] == []
+    older.close()
+    newer[0].close()
+
+
 @pytest.mark.usefixtures("take_over")
 def test_log_that_goes_on_while_it_is_read_is_not_taken_for_a_damaged_one(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
