@@ -9,13 +9,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sequitur.consumer.topology import BasicBolt
-from sequitur.consumer.topology.api.builder import EVENT_FIELDS
 from sequitur.windows import join, join_table
-from tests.support.window_topologies import results_of, run, windows_tester
+from tests.support.window_topologies import OneKey, results_of, run, windows_tester
 
 if TYPE_CHECKING:
-    from sequitur.consumer.topology import Event, KeyedBolt, Tuple
+    from sequitur.consumer.topology import Event, KeyedBolt
 
 _END_MS = 10_000_000
 
@@ -78,15 +76,6 @@ class Case:
             known = [one for one in (reached_ms, *(one[2] for one in several)) if one is not None]
             reached_ms = max(known, default=None)
         return taken, late
-
-
-class OneKey(BasicBolt):
-    """Gives all events one key."""
-
-    fields = EVENT_FIELDS
-
-    def process(self, tuple: Tuple, _: Any) -> Any:  # noqa: A002
-        yield (b"a", *tuple.values[1:])
 
 
 @st.composite

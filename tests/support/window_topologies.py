@@ -7,11 +7,21 @@ from typing import TYPE_CHECKING, Any
 from zlib import crc32
 
 from sequitur.consumer.topology import BasicBolt, ProcessSettings, TopologyBuilder, TopologyTester
+from sequitur.consumer.topology.api.builder import EVENT_FIELDS
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
     from sequitur.consumer.topology import BaseBolt, Event, Topology, Tuple
+
+
+class OneKey(BasicBolt):
+    """Gives all events one key."""
+
+    fields = EVENT_FIELDS
+
+    def process(self, tuple: Tuple, _: Any) -> Any:  # noqa: A002
+        yield (b"a", *tuple.values[1:])
 
 
 class PassOn(BasicBolt):
