@@ -79,7 +79,7 @@ class KeyedBolt(BaseBolt):
         max_bytes: How many bytes a key keeps at most, all together.
         version: Of its types, from 1 to 127. What is stored by another one goes through `migrate`.
         drains: Whether a job that ends with `--drain` calls all timers of the bolt, as if their
-            time had come. Each key's must come to an end.
+            time had come. Each key's must come to an end. Its `ttl` does not end by that.
     """
 
     state: ClassVar[Any] = None
