@@ -142,6 +142,12 @@ class KeyLog(NamedTuple):
                 undone[where].update(entries)
         return set(undone)
 
+    def forget(self, begin: int, unfinished: Collection[int]) -> None:
+        """Forget the images from a place on, except of keys that go back."""
+        some = self.images[begin:]
+        undone = {one[1:3] for one in some if one.root in unfinished}
+        self.images[begin:] = [one for one in some if one[1:3] in undone] if undone else ()
+
     def drop(self, place: TimerPlace, entry: Entry | None = None) -> None:
         """Unset a timer that is given up: it is not called again."""
         where = place.component, place.key
