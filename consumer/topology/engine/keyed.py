@@ -33,10 +33,9 @@ from sequitur.consumer.topology.settling.root import (
 from sequitur.errors import KeyedStateError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Mapping, Sequence
+    from collections.abc import Callable, Collection, Mapping
 
     from sequitur.consumer.topology.api.bolt import BaseBolt, TopologyContext
-    from sequitur.consumer.topology.api.collector import TaskId
     from sequitur.consumer.topology.engine.key_store import KeyStore
     from sequitur.consumer.topology.engine.task_output import Environment
     from sequitur.consumer.topology.settling.root import Order
@@ -504,16 +503,6 @@ class KeyedRunner(Runner):
             self._keys.replace(given.root.id, self._store, key.value, before, entry, entries)
         if key.is_late:
             self._keys.log.late.append((given.root.id, self._component))
-
-    def emit(
-        self,
-        values: Any,
-        anchors: Sequence[TrackedTuple],
-        stream: str,
-        task: int | None,
-        own_time_ms: int | None = None,
-    ) -> list[TaskId]:
-        return self._emit(values, anchors, stream, task, own_time_ms)
 
     def encode(self, value: Any) -> tuple[bytes, Any]:
         return self._encoded(value, self._kind)
