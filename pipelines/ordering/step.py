@@ -370,6 +370,8 @@ class Steps:
     def close(self) -> None:
         """End the work ahead; call it when no more steps are finished."""
         self._ahead.close()
+        if self._processing is not None:
+            self._processing.close()
 
     def _process_ahead(
         self, staged: StagedStep, before: StepEntry, processed: Processed

@@ -325,10 +325,12 @@ class FileBatch(StepBatch):
         if life != self.life or not life:
             life, stores = _stores[self.root] = self.life, {}
         store = stores.get(place)
-        if store is None:
+        if store is None or (store.run != self.run and store.run not in self.counted):
+            # What it has in memory may be of a try at a step whose result did not count.
             store = stores[place] = KeyFiles(*sources, memory_bytes=0)
         else:
             store.follow(*sources)
+        store.run = self.run
         for own in stores.values():
             own.memory_bytes = self.key_memory_bytes // len(stores)
         return store

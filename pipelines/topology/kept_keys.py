@@ -229,6 +229,12 @@ class KeyMerges:
             written = self._thread.submit(_merge, base, merged, folder, into_base=worth.into_base)
             self._merges[where] = _Merge(merged, worth.into_base, folder, written)
 
+    def close(self) -> None:
+        """Forget the merges that have not begun: the process would wait for them at its end."""
+        for where, one in [*self._merges.items()]:
+            if one.written.cancel():
+                del self._merges[where]
+
     def _merged(self, kept: KeptKeys) -> KeptKeys:
         where = kept.component, kept.task
         one = self._merges.get(where)

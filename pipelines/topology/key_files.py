@@ -75,6 +75,7 @@ class KeyFiles:
             lambda _, block: block.size_bytes
         )
         self.memory_bytes = memory_bytes
+        self.run = ""  # the run of a step that had it last
         # First timers of tables that are passed over for good: a number of a block, and of a row.
         self._passed: dict[KeyTable, tuple[int, int]] = {}
         self.follow(base, changes)

@@ -204,6 +204,10 @@ class Processing:
         """When the next tick is due; None if no bolt has ticks, or before the first step."""
         return next_tick_ms(self._topology.tick_intervals_ms, self._newest.time_ms)
 
+    def close(self) -> None:
+        """End the work beside the steps that has not begun. Further steps may begin more."""
+        self._runs.close()
+
     def process(
         self,
         entry: StepEntry,

@@ -233,6 +233,9 @@ class StepRuns:
         self._merges.begin(processed.step, processed.keys)
         return processed.key_folders() | self._merges.folders
 
+    def close(self) -> None:
+        self._merges.close()
+
     def count(self, work: StepWork, result: StepResult) -> None:
         """Let a result count: bolts go on from the runs that it comes from."""
         self._counted.add(work.entry.step, result.runs)

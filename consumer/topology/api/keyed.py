@@ -84,7 +84,7 @@ class KeyedBolt(BaseBolt):
         needs_order: Whether it takes events, and in their order. Such a bolt cannot be keyed by
             another field.
         drains: Whether a job that ends with `--drain` calls all timers of the bolt, as if their
-            time had come. Each key's must come to an end.
+            time had come. Each key's must come to an end. Its `ttl` does not end by that.
     """
 
     state: ClassVar[Any] = None

@@ -107,17 +107,19 @@ class ConcurrentRunner(Runner):
         self._pool.submit(Call(self, given, key))
 
     def emit(
-        self, values: Any, anchors: Sequence[TrackedTuple], stream_name: str, task: int | None
+        self,
+        values: Any,
+        anchors: Sequence[TrackedTuple],
+        stream: str,
+        task: int | None,
+        own_time_ms: int | None = None,
     ) -> list[TaskId]:
         """Within a call, note what is emitted: tasks are chosen when the call is over."""
-        return self._once_over(lambda: Runner.emit(self, values, anchors, stream_name, task))
-
-    def _once_over(self, emit: Callable[[], list[TaskId]]) -> list[TaskId]:
         noted = _noted.get()
         if noted is None:
-            return emit()
+            return Runner.emit(self, values, anchors, stream, task, own_time_ms)
         self._check_bound(noted)
-        noted.append(emit)
+        noted.append(lambda: Runner.emit(self, values, anchors, stream, task, own_time_ms))
         return []
 
     def ack(self, given: TrackedTuple) -> None:

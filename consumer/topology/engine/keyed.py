@@ -33,10 +33,9 @@ from sequitur.consumer.topology.settling.root import (
 from sequitur.errors import KeyedStateError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Mapping, Sequence
+    from collections.abc import Callable, Collection, Mapping
 
     from sequitur.consumer.topology.api.bolt import BaseBolt, TopologyContext
-    from sequitur.consumer.topology.api.collector import TaskId
     from sequitur.consumer.topology.engine.key_store import KeyStore
     from sequitur.consumer.topology.engine.task_output import Environment
     from sequitur.consumer.topology.settling.root import Order
@@ -152,6 +151,12 @@ class KeyLog(NamedTuple):
             if entries:
                 self.left_entries[where].update(entries)
         del self.images[mark:]
+
+    def forget(self, begin: int, unfinished: Collection[int]) -> None:
+        """Forget the images from a place on, except of keys that go back."""
+        some = self.images[begin:]
+        undone = {one[1:3] for one in some if one.root in unfinished}
+        self.images[begin:] = [one for one in some if one[1:3] in undone] if undone else ()
 
     def drop(self, place: TimerPlace, entry: Entry | None = None) -> None:
         """Unset a timer that is given up: it is not called again."""
@@ -351,20 +356,19 @@ class StepKeys:
 
     def is_open(self, blocked: Collection[bytes]) -> bool:
         """Return whether a timer was to be called that was not: it stood behind another one."""
-        return bool(self._draining) and self.next_timer_ms(blocked, self._draining) is not None
+        return any(
+            self.entry(component, key).timers
+            for component, key in self._read
+            if component in self._draining and key not in blocked
+        )
 
-    def next_timer_ms(
-        self, blocked: Collection[bytes], bolts: Collection[str] | None = None
-    ) -> int | None:
+    def next_timer_ms(self, blocked: Collection[bytes]) -> int | None:
         """Return when the next timer is due of keys that are not blocked; None without any."""
-        bolts = self._stores.keys() if bolts is None else bolts
         changed = [
-            entry.timer_ms
-            for (component, key), entry in self.log.left.items()
-            if key not in blocked and component in bolts
+            entry.timer_ms for (_, key), entry in self.log.left.items() if key not in blocked
         ]
         times = [one for one in changed if one is not None]
-        for component, store in ((one, self._stores[one]) for one in bolts):
+        for component, store in self._stores.items():
             if component.endswith(KEY_ENTRIES):
                 continue
             earliest = store.next_timer_ms()
@@ -424,9 +428,10 @@ class StepKeys:
                 topic = AFTER_EVENTS if one.follows else BEFORE_EVENTS
                 order = one.time_ms, topic, _hash(component, key), one.number
                 heapq.heappush(self._heap, DueTimer(*order, key, component, name))
-        expires_ms = entry.more.expires_ms
-        if expires_ms not in {None, before.more.expires_ms} and expires_ms <= until_ms:
-            # Before the timers and events of this time.
+        expires_ms, reached_ms = entry.more.expires_ms, self._reached_ms
+        assert reached_ms is not None
+        if expires_ms not in {None, before.more.expires_ms} and expires_ms <= reached_ms:
+            # Before the timers and events of this time. A drain ends no time to live.
             due = DueTimer(expires_ms, "", -1, _EXPIRES, key, component, None)
             heapq.heappush(self._heap, due)
 
@@ -536,16 +541,6 @@ class KeyedRunner(Runner):
         if key is None:
             raise KeyedStateError(f"bolt {self._component!r} got an event without a key")
         return key, key
-
-    def emit(
-        self,
-        values: Any,
-        anchors: Sequence[TrackedTuple],
-        stream: str,
-        task: int | None,
-        own_time_ms: int | None = None,
-    ) -> list[TaskId]:
-        return self._emit(values, anchors, stream, task, own_time_ms)
 
     def encode(self, value: Any) -> tuple[bytes, Any]:
         return self._encoded(value, self._kind)

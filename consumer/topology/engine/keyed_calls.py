@@ -12,9 +12,6 @@ from sequitur.consumer.topology.engine.concurrency import Call, ConcurrentRunner
 from sequitur.consumer.topology.engine.keyed import KeyedRunner
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from sequitur.consumer.topology.api.collector import TaskId
     from sequitur.consumer.topology.engine.trees import TrackedTuple
 
 
@@ -23,16 +20,6 @@ class ConcurrentKeyedRunner(ConcurrentRunner, KeyedRunner):
 
     def run(self, given: TrackedTuple) -> None:
         self._pool.submit(Call(self, given, (self, given.root.event[0])))
-
-    def emit(
-        self,
-        values: Any,
-        anchors: Sequence[TrackedTuple],
-        stream: str,
-        task: int | None,
-        own_time_ms: int | None = None,
-    ) -> list[TaskId]:
-        return self._once_over(lambda: self._emit(values, anchors, stream, task, own_time_ms))
 
     def is_busy(self, key: bytes) -> bool:
         """Return whether a call of a key runs, or waits to run."""

@@ -17,7 +17,12 @@ from sequitur.consumer.topology.engine.keyed import (
 from sequitur.consumer.topology.engine.keyed_calls import ConcurrentKeyedRunner
 from sequitur.consumer.topology.engine.task_output import OF_BATCH
 from sequitur.consumer.topology.engine.trees import TrackedTuple
-from sequitur.consumer.topology.settling.root import Root, is_replayed_timer, timer_of
+from sequitur.consumer.topology.settling.root import (
+    Root,
+    is_replayed_timer,
+    is_timer,
+    timer_of,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection
@@ -42,6 +47,7 @@ class KeyedExecutor(Executor):
         self.called: list[tuple[int, tuple[Any, ...]]] = []
         self._timers: list[tuple[Root, tuple[Any, ...]]] = []
         self.killed: list[tuple[TimerPlace, int]] = []
+        self._settled = 0, 0  # how many images, and unfinished roots, earlier parts have left
         self._killers = frozenset(killers)
         self._tell = tell
         self._concurrent = [
@@ -59,8 +65,8 @@ class KeyedExecutor(Executor):
         mark = len(images)
         super().feed(root, values, is_own=is_own)
         if root.is_done and self._is_whole and self._open.is_empty and not self._concurrent:
-            # Nothing can undo it any more. Calls of other events may have ended meanwhile if calls
-            # run side by side.
+            # Nothing can undo it any more. If calls run side by side, those of other events may
+            # have ended meanwhile: see `finish`.
             del images[mark:]
 
     def feed_timer(self, root: Root, event: tuple[Any, ...]) -> None:
@@ -85,6 +91,11 @@ class KeyedExecutor(Executor):
         # An earlier event of its key has unset it since, so it is done.
         self._end(root, len(self.keys.log.images))
 
+    def refuse(self, root: Root, values: tuple[Any, ...], failure: TreeFailure) -> None:
+        super().refuse(root, values, failure)
+        if is_timer(values) and not self._is_whole:
+            self._timers.append((root, values))
+
     def call_timers(self, order: Order | tuple[int, str] | None) -> None:
         """Call the timers that are due before an event of this order; None: none."""
         if order is None:
@@ -108,11 +119,14 @@ class KeyedExecutor(Executor):
                 self._trace.begun(root, event)
             runner = self._runner_of(due.component)
             assert runner is not None
-            if self._tell is not None:
-                self._tell(place)
+            if self._tell is None:
+                self._call(root, event, place.name, at_ms, runner)
+                continue
+            self._complete_calls()  # one that kills the process is not the timer's
+            self._tell(place)
             self._call(root, event, place.name, at_ms, runner)
-            if self._tell is not None:
-                self._tell(None)
+            self._complete_calls()
+            self._tell(None)
 
     def call_rest(self) -> None:
         """Call the timers that are due in this step after its last event."""
@@ -135,10 +149,13 @@ class KeyedExecutor(Executor):
         """Return whether a keyed bolt runs here."""
         return self._runner_of(component) is not None
 
-    def drop(self, place: TimerPlace) -> None:
-        """Unset a timer that is given up, if its bolt runs here."""
-        if self.has(place.component):
-            self.keys.drop(place)
+    def finish(self) -> None:
+        super().finish()
+        if self._settles:
+            log, unfinished = self.keys.log, self._open.unfinished
+            images, roots = self._settled
+            log.forget(images, {one.root.id for one in unfinished[roots:]})
+            self._settled = len(log.images), len(unfinished)
 
     def drop_failed(self) -> None:
         """Unset the timers whose calls failed for the last time. Ackers learn of others."""

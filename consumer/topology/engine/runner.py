@@ -419,11 +419,6 @@ class Runner:
             self.emit(values, (given,), DEFAULT_STREAM, None)
 
     def emit(
-        self, values: Any, anchors: Sequence[TrackedTuple], stream: str, task: int | None
-    ) -> list[TaskId]:
-        return self._emit(values, anchors, stream, task)
-
-    def _emit(
         self,
         values: Any,
         anchors: Sequence[TrackedTuple],

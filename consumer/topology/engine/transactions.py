@@ -383,7 +383,12 @@ class TransactionRunner(_InTransaction):
             super().raised(given, error)
 
     def emit(
-        self, values: Any, anchors: Sequence[TrackedTuple], stream: str, task: int | None
+        self,
+        values: Any,
+        anchors: Sequence[TrackedTuple],
+        stream: str,
+        task: int | None,
+        own_time_ms: int | None = None,
     ) -> list[TaskId]:
         self._has_emitted = True
         copies = self._copies
@@ -393,7 +398,7 @@ class TransactionRunner(_InTransaction):
             call, users.running = users.running, None
             copies.drop()
             users.running = call
-        return super().emit(values, anchors, stream, task)
+        return super().emit(values, anchors, stream, task, own_time_ms)
 
     def give_out(self) -> None:
         if self._copies is not None:

@@ -479,10 +479,14 @@ class StepRun:
         if undo:
             undone = self._tasks.repeat(list(undo.values()))
             for place, one in zip(undo, undone, strict=True):
-                results[place] = one
-                one.closed_ms = spouts[place].closed_ms
-                one.is_open |= spouts[place].is_open
-                one.next_timer_ms = _least(one.next_timer_ms, spouts[place].next_timer_ms)
+                first = spouts[place]
+                results[place] = replace(
+                    first,
+                    keys=one.keys,
+                    late_for_window=one.late_for_window,
+                    is_open=first.is_open or one.is_open,
+                    next_timer_ms=_least(first.next_timer_ms, one.next_timer_ms),
+                )
         return results
 
     def _with_undone_calls(

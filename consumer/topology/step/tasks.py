@@ -250,7 +250,7 @@ class SpoutTask:
             elif place in trial.poison:
                 unfinished.add_killer(event, attempt)
                 if is_timer(event) and isinstance(executor, KeyedExecutor):
-                    executor.drop(timer_of(event)[0])
+                    executor.keys.drop(timer_of(event)[0])
             else:
                 result.made_tried += is_it_own
                 if place in blamed:
@@ -328,7 +328,7 @@ class SpoutTask:
         log.undo(left)
         for one in left.values():
             if one.outcome is EventOutcome.DEAD and is_timer(one.root.event):
-                executor.drop(timer_of(one.root.event)[0])
+                executor.keys.drop(timer_of(one.root.event)[0])
         executor.drop_failed()
         result.keys = {
             (component, task): batch.write_changes(changes, self.wave)

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+from collections import Counter
 from random import Random
+from threading import Event as Flag
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -12,14 +14,19 @@ from typer.testing import CliRunner
 
 from sequitur.cli.main import app
 from sequitur.consumer.topology import KeyedBolt, ProcessSettings, TopologyBuilder
+from sequitur.consumer.topology.engine.key_store import KeyChange, KeyChanges
 from sequitur.errors import CheckpointError, KeyedStateError
 from sequitur.pipelines.ordering.job_metrics import JobMetrics
+from sequitur.pipelines.topology import kept_keys
 from sequitur.pipelines.topology.batch import _stores
-from sequitur.pipelines.topology.kept_keys import BoltKeys
+from sequitur.pipelines.topology.kept_keys import BoltKeys, KeptKeys, KeyFile, KeyMerges
 from sequitur.pipelines.topology.kept_state import KeptState
 from sequitur.testing import ReorderTester
 from tests.support.done_step import done_step
 from tests.support.keyed_counts import MOST_ATTEMPTS, WHERE, counting
+from tests.support.step_runs import StepRuns
+from tests.support.values import replace
+from tests.support.waiting import PATIENCE_S
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -277,3 +284,62 @@ def test_memory_for_keys_is_bounded_and_what_is_forgotten_is_read_again() -> Non
         state = KeptState.at(str(tester.folder))
         assert [one.key for one in state.all("texts")] == keys[1::2]
         assert state.bolts()[1]["texts"].keys == len(keys) // 2
+
+
+@pytest.mark.promise("keyed-memory")
+def test_what_a_try_that_did_not_count_has_read_is_read_again(tmp_path: Path) -> None:
+    """A process may have had the task in a try at the step, and not in the next one."""
+    batch = replace(StepRuns(_texts(), tmp_path, life="a life")._batch(), run="a")
+    place = "texts", 0
+
+    def changed(entry: bytes) -> KeyFile:
+        return batch.write_changes(KeyChanges([KeyChange(b"key", entry, None)]))
+
+    first, second = changed(b"first"), changed(b"second")
+    assert batch.key_store(place, [first]).get(b"key") == b"first"
+    store = replace(batch, run="b").key_store(place, [second])
+    assert store.get(b"key") == b"second"
+    assert replace(batch, run="c", counted=("b",)).key_store(place, [second]) is store
+
+
+@pytest.mark.promise("keyed-memory")
+def test_a_process_goes_on_with_the_keys_of_the_step_before() -> None:
+    with _tester() as tester:
+        found = []
+        for number in range(3):
+            tester.run([_row(b"key", "said", _T0 + number)])
+            found.append(list(_stores[tester.folder.resolve()][1].values()))
+        assert found[1:] == found[:-1]
+
+
+@pytest.mark.promise("keyed-memory")
+def test_merges_that_have_not_begun_are_forgotten_at_the_end(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    begun, goes_on, calls = Flag(), Flag(), Counter[str]()
+
+    def merge(_: Any, changes: Any, *__: Any, **___: Any) -> KeyFile:
+        calls["merges"] += 1
+        begun.set()
+        assert goes_on.wait(PATIENCE_S)
+        return changes[0]
+
+    monkeypatch.setattr(kept_keys, "_merge", merge)
+    merged = tuple(KeyFile(inline=b"%d" % number) for number in range(16))
+    kept = [KeptKeys("texts", task, None, merged) for task in range(3)]
+    with _tester() as tester:
+        tester.run([_row(b"key", "said", _T0)])
+        steps = tester._engine._steps
+        merges: KeyMerges = steps._processing._runs._merges
+        merges.begin(1, kept)
+        assert begun.wait(PATIENCE_S)
+        steps.close()
+        assert len(merges.folders) == 1
+        goes_on.set()
+        merges._thread.submit(int).result(PATIENCE_S)
+        taken_in = merges.take_in(kept)
+        assert [len(one.changes) for one in taken_in] == [1, 16, 16]
+        assert calls["merges"] == 1
+        merges.begin(2, taken_in)
+        merges._thread.submit(int).result(PATIENCE_S)
+        assert calls["merges"] == 3

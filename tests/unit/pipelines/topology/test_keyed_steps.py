@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import _thread
+import asyncio
 import json
 import re
 from typing import TYPE_CHECKING, Any, ClassVar
@@ -9,7 +11,14 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import pytest
 
 from sequitur.base.stored import dump, load
-from sequitur.consumer.topology import KeyedBolt, ProcessSettings, TopologyBuilder
+from sequitur.consumer.topology import (
+    BasicBolt,
+    KeyedBolt,
+    ProcessSettings,
+    TopologyBuilder,
+    bolt,
+)
+from sequitur.consumer.topology.engine.keyed import KeyLog
 from sequitur.errors import StateFormatError
 from sequitur.pipelines.topology.kept_keys import KeptKeys
 from sequitur.pipelines.topology.key_table import KeyTable
@@ -17,10 +26,17 @@ from sequitur.pipelines.topology.processed import Processed
 from tests.support.step_runs import StepRuns, event
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import AsyncIterator, Collection, Iterable, Iterator
     from pathlib import Path
 
-    from sequitur.consumer.topology import Event, Key, Timer, Topology
+    from sequitur.consumer.topology import (
+        BasicOutputCollector,
+        Event,
+        Key,
+        Timer,
+        Topology,
+        Tuple,
+    )
     from sequitur.pipelines.topology.kept_keys import KeyFile
 
 _ONCE = ProcessSettings(max_attempts=1)
@@ -310,3 +326,203 @@ def test_a_renamed_bolt_keeps_state_and_timers_by_its_uid(tmp_path: Path) -> Non
     assert sorted(value or b"" for _, value in runs.records("out")) == sorted(said)
     assert {one.component for one in runs.keys} == {"keyed", "keyed/entries"}
     assert runs.dead() == []
+
+
+@bolt(fields=("key", "said"))
+def echo(event: Event) -> Iterator[Any]:
+    yield event.key, 0
+
+
+def _without_keyed() -> Topology:
+    builder = TopologyBuilder("versions")
+    builder.set_spout("events")
+    builder.set_bolt("echo", echo).shuffle_grouping("events")
+    builder.set_output("out", key="key", value="said").local_grouping("echo")
+    return builder.build()
+
+
+@pytest.mark.promise("keyed-versions")
+@pytest.mark.parametrize("topology", [_keyed(One(), uid="new"), _without_keyed()])
+def test_a_waiting_timer_of_a_bolt_whose_state_is_dropped_fails_by_name(
+    tmp_path: Path, topology: Topology
+) -> None:
+    """Be the bolt removed, or another one under its name."""
+    runs = StepRuns(_keyed(FailsOnce()), tmp_path, reached_ms=0)
+    runs.step([event(1, key=b"k")])
+    runs.reached_ms = 11
+    runs.step()
+    assert [one.event[0] for one in runs.pending()] == [b"k"]
+    runs.topology, runs.keys = topology, ()  # as `--drop-state keyed` leaves it
+    runs.step([event(20, key=b"l")])
+    runs.to_the_end()
+    (headers,) = runs.dead_headers()
+    assert headers["sequitur-dlq-traceback"] == b"no keyed bolt 'keyed'"
+    assert [key for key, _ in runs.records("out")] == [b"k", b"l"]
+
+
+class Lasting(KeyedBolt):
+    fields = ("key", "said")
+    state = int
+    ttl = "10 ms"
+
+    def process(self, event: Event, key: Key) -> None:
+        key.state = event.event_time_ms
+
+
+class LastingMap(Lasting):
+    state_map = dict[str, int]
+
+    def process(self, event: Event, key: Key) -> None:
+        key.state_map.put("n", event.event_time_ms)
+
+
+@pytest.mark.promise("keyed-ttl")
+def test_a_key_whose_map_was_dropped_expires(tmp_path: Path) -> None:
+    runs = StepRuns(_keyed(LastingMap()), tmp_path, _ONCE, reached_ms=0)
+    runs.step([event(1, key=b"k")])
+    runs.topology = _keyed(Lasting())
+    runs.keys = [one for one in runs.keys if one.component == "keyed"]
+    runs.reached_ms = 100
+    runs.step()
+    assert runs.kept() == []
+    assert runs.next_timer_ms is None
+
+
+class CountsAside(KeyedBolt):
+    """Counts beside other calls."""
+
+    fields = ("key", "said")
+    state = int
+
+    async def process(self, event: Event, key: Key) -> AsyncIterator[Any]:
+        key.state = (key.state or 0) + 1
+        yield key.value, [key.state, event.attempt]
+
+
+class Refuses(BasicBolt):
+    """Fails the first attempt for a key of this name."""
+
+    fields = ("key", "said")
+
+    def process(self, tuple: Tuple, collector: BasicOutputCollector) -> None:  # noqa: A002
+        if tuple["key"] == b"fails" and tuple.attempt == 1:
+            raise ValueError("fails")
+        collector.emit(tuple.values)
+
+
+@pytest.mark.promise("keyed-async")
+def test_an_event_that_fails_beside_others_is_undone_after_a_part_of_the_step(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Images are kept of it alone."""
+    images, undo = list[int](), KeyLog.undo
+
+    def noted(log: KeyLog, unfinished: Collection[int]) -> set[tuple[str, bytes]]:
+        images.append(len(log.images))
+        return undo(log, unfinished)
+
+    monkeypatch.setattr(KeyLog, "undo", noted)
+    builder = TopologyBuilder("aside")
+    builder.set_spout("events")
+    builder.set_bolt("counts", CountsAside(), concurrency=4).fields_grouping("events", "key")
+    builder.set_bolt("refuses", Refuses()).local_grouping("counts")
+    builder.set_output("out", key="key", value="said").local_grouping("refuses")
+    settings = ProcessSettings(max_spout_pending=2)
+    runs = StepRuns(builder.build(), tmp_path, settings, reached_ms=0)
+    keys = [b"fails", *(b"%d" % number for number in range(20)), b"fails"]
+    runs.step([event(number, key=key) for number, key in enumerate(keys)])
+    assert images == [1]
+    runs.to_the_end()
+    found = [json.loads(value or b"") for key, value in runs.records("out") if key == b"fails"]
+    assert found == [[1, 2], [2, 2]]
+
+
+class KillsAside(KeyedBolt):
+    """Is called beside other calls. A call may kill the process."""
+
+    fields = ("key", "said")
+    state = str
+
+    async def process(self, event: Event, key: Key) -> None:
+        key.state = (event.value or b"").decode()
+        key.timer("late", at=event.event_time_ms + 10)
+        if key.state == "dies":
+            await _killed()
+
+    async def on_timer(self, timer: Timer, key: Key) -> AsyncIterator[Any]:
+        if key.state == "kills":
+            await _killed()
+        yield key.value, timer.name
+
+
+async def _killed() -> None:
+    await asyncio.sleep(0.1)
+    _thread.interrupt_main()  # stands for the death of the process
+    await asyncio.sleep(60)
+
+
+@pytest.mark.promise("keyed-timer-kills")
+def test_a_timer_that_kills_its_process_beside_other_calls_is_found(tmp_path: Path) -> None:
+    runs = StepRuns(_keyed(KillsAside(), concurrency=4), tmp_path, _ONCE, reached_ms=0)
+    values = ("good", "kills", "fine")
+    runs.step([event(n, value.encode(), key=b"k%d" % n) for n, value in enumerate(values)])
+    runs.reached_ms = 100
+    runs.step()
+    runs.to_the_end()
+    assert runs.records("out") == [(b"k0", b"late"), (b"k2", b"late")]
+    assert [key for key, _ in runs.dead()] == [b"k1"]
+    assert runs.next_timer_ms is None
+
+
+@pytest.mark.promise("keyed-timer-kills")
+def test_no_timer_is_given_up_for_an_event_that_kills_its_process_beside_it(tmp_path: Path) -> None:
+    runs = StepRuns(_keyed(KillsAside(), concurrency=4), tmp_path, _ONCE, reached_ms=0)
+    runs.step([event(0, b"good", key=b"k0")])
+    runs.reached_ms = 100
+    given = ((9, b"dies"), (20, b"fine"))
+    runs.step([event(at_ms, value, key=b"k%d" % at_ms) for at_ms, value in given])
+    runs.to_the_end()
+    assert [(key, value) for key, value in runs.dead()] == [(b"k9", b"dies")]
+    assert runs.records("out") == [(b"k0", b"late"), (b"k20", b"late")]
+
+
+class Ends(BasicBolt):
+    """Its batch ends in a failure if the timer of a key is in it."""
+
+    fields = ("key", "said")
+
+    def __init__(self) -> None:
+        self.is_to_fail = False
+
+    def process(self, tuple: Tuple, collector: BasicOutputCollector) -> None:  # noqa: A002
+        self.is_to_fail |= tuple["key"] == b"fails"
+        collector.emit(tuple.values)
+
+    def finish_batch(self) -> None:
+        is_to_fail, self.is_to_fail = self.is_to_fail, False
+        if is_to_fail:
+            raise ValueError("fails")
+
+
+@pytest.mark.promise("keyed-timers")
+@pytest.mark.parametrize("is_local", [False, True])
+def test_a_timer_to_blame_for_the_end_of_a_batch_is_not_called_again(
+    tmp_path: Path, *, is_local: bool
+) -> None:
+    builder = TopologyBuilder("ends")
+    builder.set_spout("events")
+    builder.set_bolt("late", Late()).fields_grouping("events", "key")
+    builder.set_bolt("ends", Ends()).local_grouping("late")
+    last = "ends" if is_local else "far"
+    if not is_local:
+        builder.set_bolt("far", Refuses(), parallelism=2).shuffle_grouping("ends")
+    builder.set_output("out", key="key", value="said").local_grouping(last)
+    runs = StepRuns(builder.build(), tmp_path, ProcessSettings(max_attempts=2), reached_ms=0)
+    runs.step([event(n, key=key) for n, key in enumerate((b"good", b"fails", b"fine"))])
+    runs.reached_ms = 100
+    runs.step()
+    assert len(runs.pending()) == 3
+    runs.to_the_end()
+    assert [key for key, _ in runs.dead()] == [b"fails"]
+    assert runs.next_timer_ms is None
+    assert [key for key, _ in runs.records("out")] == [b"good", b"fine"]

@@ -24,7 +24,7 @@ from sequitur.pipelines.topology.processed import Processed
 from sequitur.pipelines.topology.topology_file import check_keys
 from sequitur.testing import ReorderTester
 from sequitur.windows import Count as CountOf
-from sequitur.windows import tumbling
+from sequitur.windows import sliding, tumbling
 from tests.support.keyed_fields import MOST_ATTEMPTS, SIZE_MS, WHERE, expected, said_of, windows
 from tests.support.step_runs import StepRuns, event
 from tests.support.values import replace
@@ -265,10 +265,21 @@ def test_a_value_that_may_equal_one_of_another_kind_is_no_key(value: Any) -> Non
 
 
 @pytest.mark.promise("keyed-bounds")
+def test_windows_take_the_fields_of_events() -> None:
+    builder = TopologyBuilder("refused")
+    builder.set_spout("events")
+    builder.set_bolt("read", Unanchored()).local_grouping("events")
+    sizes = tumbling("1 s", late="drop", count=CountOf())
+    builder.set_bolt("sizes", sizes).fields_grouping("read", "key")
+    with pytest.raises(TopologyBuildError, match=r"'read' has the fields key, .*: let it emit"):
+        builder.build()
+
+
+@pytest.mark.promise("keyed-bounds")
 def test_a_bolt_that_needs_events_in_order_is_not_keyed_by_a_field() -> None:
     builder = TopologyBuilder("refused")
     builder.set_spout("events")
-    sizes = tumbling("1 s", late="drop", count=CountOf())
+    sizes = sliding("1 s", late="drop", count=CountOf())
     builder.set_bolt("sizes", sizes).fields_grouping("events", "value")
     with pytest.raises(TopologyBuildError, match="takes the events of a key in their order"):
         builder.build()

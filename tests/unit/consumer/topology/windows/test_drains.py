@@ -7,7 +7,12 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from sequitur.consumer.topology import ProcessSettings
+from sequitur.consumer.topology import (
+    KeyedBolt,
+    ProcessSettings,
+    TopologyBuilder,
+    TopologyTester,
+)
 from sequitur.testing import ReorderTester
 from sequitur.windows import (
     Count,
@@ -28,7 +33,9 @@ from tests.support.window_topologies import (
 )
 
 if TYPE_CHECKING:
-    from sequitur.consumer.topology import BaseBolt, Event, KeyedBolt, TopologyTester
+    from collections.abc import Iterator
+
+    from sequitur.consumer.topology import BaseBolt, Event, Key, Timer
 
 _T0 = 1_700_000_040_000  # the begin of a minute
 _SETTINGS = {
@@ -130,6 +137,45 @@ def test_a_drain_puts_out_what_a_join_has_left_alone() -> None:
     assert [one["right"] for one in found[b"b"]] == ["r"]
     tester.run([("a", "r", 1_200)])
     assert results_of(tester) == found
+
+
+class Remembers(KeyedBolt):
+    fields = ("key", "said")
+    state = int
+    ttl = "10 ms"
+    drains = True
+
+    def process(self, event: Event, key: Key) -> Iterator[Any]:
+        yield key.value, ["event", key.state]
+        key.state = event.event_time_ms
+        if event.value == b"timer":
+            key.timer("late", at=event.event_time_ms + 100)
+
+    def on_timer(self, timer: Timer, key: Key) -> Iterator[Any]:
+        yield key.value, [timer.name, key.state]
+
+
+@pytest.mark.promise("windows-drained")
+def test_a_drain_calls_timers_and_leaves_state_that_has_time_to_live() -> None:
+    builder = TopologyBuilder("remembers")
+    builder.set_spout("events")
+    builder.set_bolt("remembers", Remembers()).fields_grouping("events", "key")
+    builder.set_output("out", key="key", value="said").local_grouping("remembers")
+    tester = TopologyTester(builder.build())
+    tester.run([("a", "", 1), ("b", "timer", 2)])
+    tester.drain()
+    assert tester.next_retry_s is None
+    tester.run([("a", "", 5), ("b", "", 6)])
+    tester.run(watermark_ms=1_000)
+    tester.run([("a", "", 1_001)])
+    assert [json.loads(value or b"") for _, value in tester.records("out")] == [
+        ["event", None],
+        ["event", None],
+        ["late", 2],
+        ["event", 1],
+        ["event", 2],
+        ["event", None],
+    ]
 
 
 def _row(key: str, at_ms: int) -> dict[str, Any]:
