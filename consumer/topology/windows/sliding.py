@@ -54,6 +54,7 @@ class SlidingWindows(WindowBolt):
     """Windows that end at each event."""
 
     state = Latest
+    needs_order = True
 
     def __init__(self, size_ms: int, closing: Closing, aggregates: dict[str, Aggregate]) -> None:
         super().__init__("sliding", closing, aggregates)
