@@ -391,7 +391,7 @@ class StepRun:
         batch, result = self._batch, self._result
         due_ms = result.next_timer_ms = _least(*(one.next_timer_ms for one in results))
         if due_ms is not None and batch.reached_ms is not None and due_ms <= batch.reached_ms:
-            # It stood behind an event that was given up in this step.
+            # It stood behind an event that was given up in this step, or there was no room for it.
             result.next_due_ms = _least(result.next_due_ms, batch.now_ms)
         if any(one.is_open for one in results):
             result.next_due_ms = _least(result.next_due_ms, batch.now_ms)
