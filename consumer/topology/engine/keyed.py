@@ -61,6 +61,10 @@ _warned: Final[set[tuple[str, str]]] = set()
 """The bolts of which this process has warned."""
 _LOADED_AT_ONCE: Final = 1 << 16
 _DUE_AT_ONCE: Final = 1 << 12
+_MOST_TIMERS_BYTES: Final = 64 << 20
+"""Once the keys of timers take so much memory, further timers are left to the next step."""
+_KEY_BYTES: Final = 1_000
+"""About how much a key takes in a step, without its entry."""
 _LOOKED_EACH: Final = 1_000
 """One call of so many is looked at: whether it has changed a state in place."""
 
@@ -221,6 +225,9 @@ class StepKeys:
         # timers that wait as events do, with their keys: they are not called otherwise
         self.waiting: set[TimerPlace] = set()
         self.images_bytes = 0  # about how much the images of keys by a field take
+        self._timers_bytes = 0  # about how much the keys take that were read for timers
+        # time of the first key that memory has no room for: its timers and later ones stay set
+        self._cut_ms = _EVER_MS
         self._stores = stores
         self._reached_ms = reached_ms
         here = () if reached_ms is None else draining
@@ -318,16 +325,16 @@ class StepKeys:
         """Yield the timers that are due before an event of this order, those set meanwhile, too.
 
         Each is set when it is yielded, and its key is not blocked. State that expires is forgotten.
+        Those that memory has no room for stay set.
         """
         heap, reached_ms = self._heap, self._reached_ms
-        while heap and heap[0] < order:
+        while heap and heap[0] < order and heap[0].time_ms <= self._cut_ms:
             if self.await_key is not None and self.await_key(heap[0].key):
                 continue  # its call may have set a timer that is due before
             due = heapq.heappop(heap)
             component, key = due.component, due.key
             if due.name is None and due.number == _TO_ADD:
-                self._add(component, key, self._found(component, key), EMPTY)
-                self._add_next(component)
+                self._take_in(due, blocked)
                 continue
             if key in blocked:
                 continue
@@ -342,6 +349,11 @@ class StepKeys:
                     self.closed_ms[component] = due.time_ms
                 yield due
 
+    @property
+    def is_cut(self) -> bool:
+        """Whether further timers, and what comes after them, are left to the next step."""
+        return self._cut_ms < _EVER_MS
+
     def drop(self, place: TimerPlace) -> None:
         """Unset a timer that is given up, unless the state of its bolt is dropped."""
         if place.component in self._stores:
@@ -355,8 +367,11 @@ class StepKeys:
         return _EVER_MS if self._draining else self._reached_ms, AFTER_EVENTS + "\0"
 
     def is_open(self, blocked: Collection[bytes]) -> bool:
-        """Return whether a timer was to be called that was not: it stood behind another one."""
-        return any(
+        """Return whether a timer was to be called that was not.
+
+        It stood behind another one, or memory had no room for it.
+        """
+        return (self.is_cut and bool(self._draining)) or any(
             self.entry(component, key).timers
             for component, key in self._read
             if component in self._draining and key not in blocked
@@ -419,6 +434,26 @@ class StepKeys:
         time_ms, key = next(self._coming[component], (None, b""))
         if time_ms is not None:
             heapq.heappush(self._heap, DueTimer(time_ms, "", -1, _TO_ADD, key, component, None))
+
+    def _take_in(self, due: DueTimer, blocked: Collection[bytes]) -> None:
+        """Add the timers of a key that are due, as the step found it, if there is room for it."""
+        if self.is_cut or self._timers_bytes > _MOST_TIMERS_BYTES:
+            self._cut_ms = min(due.time_ms, self._cut_ms)
+            return
+        self._add_next(due.component)
+        component, key, time_ms, reached_ms = due.component, due.key, due.time_ms, self._reached_ms
+        assert reached_ms is not None
+        entry = self._found(component, key)
+        times = [one.time_ms for one in entry.timers.values()]
+        if time_ms not in times and time_ms > reached_ms:
+            # Its state expires then, which a drain does not reach. So it is read again later.
+            del self._read[component, key]
+            if times:
+                heapq.heappush(self._heap, due._replace(time_ms=min(times)))
+            return
+        if key not in blocked:
+            self._timers_bytes += _KEY_BYTES + len(entry.state or b"")
+        self._add(component, key, entry, EMPTY)
 
     def _add(self, component: str, key: bytes, entry: Entry, before: Entry) -> None:
         """Add the timers of a key that are due in this step, except those of another entry."""

@@ -61,6 +61,8 @@ class KeyedExecutor(Executor):
         if self._concurrent:
             self._await_key(values[0])
         self.call_timers(values[3:7])
+        if self._is_held(root, values):
+            return
         images = self.keys.log.images
         mark = len(images)
         super().feed(root, values, is_own=is_own)
@@ -74,7 +76,7 @@ class KeyedExecutor(Executor):
         if self._concurrent:
             self._await_key(event[0])
         self.call_timers(event[3:7])
-        if not self._begins(root, event):
+        if self._is_held(root, event) or not self._begins(root, event):
             return
         place, at_ms = timer_of(event)
         runner = self._runner_of(place.component)
@@ -90,6 +92,15 @@ class KeyedExecutor(Executor):
             return
         # An earlier event of its key has unset it since, so it is done.
         self._end(root, len(self.keys.log.images))
+
+    def _is_held(self, root: Root, values: tuple[Any, ...]) -> bool:
+        """Hold an event if timers that come before it are left to the next step."""
+        if not self.keys.is_cut:
+            return False
+        if self._trace is not None:
+            self._trace.begun(root, values)
+        self._open.hold(root)
+        return True
 
     def refuse(self, root: Root, values: tuple[Any, ...], failure: TreeFailure) -> None:
         super().refuse(root, values, failure)

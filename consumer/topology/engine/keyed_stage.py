@@ -145,7 +145,7 @@ class KeyedStageExecutor(Executor):
 
     @property
     def _is_full(self) -> bool:
-        return self.keys.images_bytes > MOST_IMAGES_BYTES
+        return self.keys.is_cut or self.keys.images_bytes > MOST_IMAGES_BYTES
 
     def _is_early(self, time_ms: int) -> bool:
         hold_ms = self.hold_ms

@@ -520,7 +520,7 @@ class StepRun:
         held = (one for one in ahead if one is not None and (waits_ms is None or one < waits_ms))
         due_ms = result.next_timer_ms = _least(*(one.next_timer_ms for one in spouts), *held)
         if due_ms is not None and batch.reached_ms is not None and due_ms <= batch.reached_ms:
-            # It stood behind an event that was given up in this step.
+            # It stood behind an event that was given up in this step, or there was no room for it.
             result.next_due_ms = _least(result.next_due_ms, batch.now_ms)
         if any(one.is_open for one in results):
             result.next_due_ms = _least(result.next_due_ms, batch.now_ms)

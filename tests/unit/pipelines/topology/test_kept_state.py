@@ -322,14 +322,16 @@ def test_merges_that_have_not_begun_are_forgotten_at_the_end(
         calls["merges"] += 1
         begun.set()
         assert goes_on.wait(PATIENCE_S)
-        return changes[0]
+        file: KeyFile = changes[0]
+        return file
 
     monkeypatch.setattr(kept_keys, "_merge", merge)
     merged = tuple(KeyFile(inline=b"%d" % number) for number in range(16))
     kept = [KeptKeys("texts", task, None, merged) for task in range(3)]
     with _tester() as tester:
         tester.run([_row(b"key", "said", _T0)])
-        steps = tester._engine._steps
+        engine: Any = tester._engine
+        steps = engine._steps
         merges: KeyMerges = steps._processing._runs._merges
         merges.begin(1, kept)
         assert begun.wait(PATIENCE_S)

@@ -18,6 +18,7 @@ from sequitur.consumer.topology import (
     TopologyBuilder,
     bolt,
 )
+from sequitur.consumer.topology.engine import keyed
 from sequitur.consumer.topology.engine.keyed import KeyLog
 from sequitur.errors import StateFormatError
 from sequitur.pipelines.topology.kept_keys import KeptKeys
@@ -526,3 +527,35 @@ def test_a_timer_to_blame_for_the_end_of_a_batch_is_not_called_again(
     assert [key for key, _ in runs.dead()] == [b"fails"]
     assert runs.next_timer_ms is None
     assert [key for key, _ in runs.records("out")] == [b"good", b"fine"]
+
+
+@pytest.mark.promise("keyed-memory")
+@pytest.mark.parametrize("is_local", [False, True])
+def test_timers_that_memory_has_no_room_for_are_left_to_the_next_step(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, is_local: bool
+) -> None:
+    """With the events after them. All come in the order of a step without that bound."""
+    found = []
+    for name, most_bytes in (("bound", 10_000), ("free", 1 << 30)):
+        monkeypatch.setattr(keyed, "_MOST_TIMERS_BYTES", most_bytes)
+        builder = TopologyBuilder("room")
+        builder.set_spout("events")
+        builder.set_bolt("late", Late()).fields_grouping("events", "key")
+        last = "late" if is_local else "far"
+        if not is_local:
+            builder.set_bolt("far", Refuses(), parallelism=2).shuffle_grouping("late")
+        builder.set_output("out", key="key", value="said").local_grouping(last)
+        runs = StepRuns(builder.build(), tmp_path / name, reached_ms=0)
+        runs.step([event(number, b"old", key=b"%03d" % number) for number in range(100)])
+        runs.reached_ms = 200
+        new = range(0, 100, 3)
+        runs.step([event(200 + number, b"new", key=b"%03d" % number) for number in new])
+        runs.to_the_end()
+        runs.reached_ms = 500
+        runs.step()
+        runs.to_the_end()
+        found.append(runs.records("out"))
+        called = [result.counts["made"] for result in runs.results]
+        assert (max(called) <= 11) == (name == "bound")
+        assert sum(called) == len(found[-1]) == 134
+    assert found[0] == found[1]

@@ -13,6 +13,7 @@ from sequitur.consumer.topology import (
     TopologyBuilder,
     TopologyTester,
 )
+from sequitur.consumer.topology.engine import keyed
 from sequitur.testing import ReorderTester
 from sequitur.windows import (
     Count,
@@ -176,6 +177,27 @@ def test_a_drain_calls_timers_and_leaves_state_that_has_time_to_live() -> None:
         ["event", 2],
         ["event", None],
     ]
+
+
+@pytest.mark.promise("windows-drained")
+def test_a_drain_ends_whatever_memory_has_room_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    """State that has time to live takes no room of it."""
+    monkeypatch.setattr(keyed, "_MOST_TIMERS_BYTES", 2_500)
+    builder = TopologyBuilder("remembers")
+    builder.set_spout("events")
+    builder.set_bolt("remembers", Remembers()).fields_grouping("events", "key")
+    builder.set_output("out", key="key", value="said").local_grouping("remembers")
+    tester = TopologyTester(builder.build())
+    tester.run([(f"{n:02}", "", n // 10) for n in range(50)])
+    tester.run([(f"timer {n:02}", "timer", 5) for n in range(10)])
+    drains = 0
+    while not drains or tester.next_retry_s is not None:
+        tester.drain()
+        drains += 1
+        assert drains < 20
+    assert drains == 4
+    late = [key or b"" for key, said in tester.records("out") if b"late" in (said or b"")]
+    assert sorted(late) == [b"timer %02d" % n for n in range(10)]
 
 
 def _row(key: str, at_ms: int) -> dict[str, Any]:
