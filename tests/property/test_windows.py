@@ -27,7 +27,7 @@ from sequitur.windows import (
     sliding,
     tumbling,
 )
-from tests.support.window_topologies import results_of, run, usage, windows_tester
+from tests.support.window_topologies import drain, results_of, run, usage, windows_tester
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -47,6 +47,7 @@ class Case:
         retries: For each batch whether all is tried again behind it.
         every: One of so many results fails in its reader.
         by_field: Whether keys are a field of the value, and the events have other ones.
+        drains: Whether a drain closes what is open at the end, and not the watermark.
     """
 
     events: tuple[tuple[str, int, float, int], ...]
@@ -54,6 +55,7 @@ class Case:
     retries: str
     every: int
     by_field: bool = False
+    drains: bool = False
 
     def batches(self) -> list[list[Any]]:
         batches: list[list[Any]] = [[]]
@@ -72,7 +74,10 @@ class Case:
     def results(self, bolt: KeyedBolt, *streams: str) -> dict[bytes, list[Any]]:
         keyed = KeyBy("user") if self.by_field else None
         tester = windows_tester(bolt, *streams, every=self.every, keyed=keyed)
-        run(tester, self.batches(), until_ms=_END_MS, retries=self.retries)
+        until_ms = 0 if self.drains else _END_MS
+        run(tester, self.batches(), until_ms=until_ms, retries=self.retries)
+        if self.drains:
+            drain(tester)
         assert not tester.failed
         assert not tester.held
         assert not tester.dead_letters
@@ -135,9 +140,11 @@ def check(
     reference: Callable[[list[tuple[int, float]]], list[Any]],
     *,
     by_field: bool,
+    drains: bool,
 ) -> None:
     """Check results. By a field, events come to a key in the order in which they first succeed."""
-    found, expected = replace(case, by_field=by_field).results(bolt), by_key(case, reference)
+    found = replace(case, by_field=by_field, drains=drains).results(bolt)
+    expected = by_key(case, reference)
     if by_field:
         found, expected = in_any_order(found), in_any_order(expected)
     assert found == expected
@@ -153,8 +160,10 @@ def in_any_order(results: dict[bytes, list[Any]]) -> dict[bytes, list[Any]]:
 @pytest.mark.promise("windows-undone", "keyed-by-field")
 @pytest.mark.parametrize("by_field", [False, True])
 @pytest.mark.parametrize(("size", "advance"), [(10, 10), (25, 10), (7, 3)])
-@given(case=cases())
-def test_tumbling_and_hopping(size: int, advance: int, by_field: bool, case: Case) -> None:
+@given(case=cases(), drains=st.booleans())
+def test_tumbling_and_hopping(
+    size: int, advance: int, by_field: bool, drains: bool, case: Case
+) -> None:
     def reference(events: list[tuple[int, float]]) -> list[Any]:
         found = []
         first, last = events[0][0] - size, events[-1][0]
@@ -168,7 +177,7 @@ def test_tumbling_and_hopping(size: int, advance: int, by_field: bool, case: Cas
     bolt = hopping(*lengths, late="drop", **aggregates())
     if size == advance:
         bolt = tumbling(lengths[0], late="drop", **aggregates())
-    check(case, bolt, reference, by_field=by_field)
+    check(case, bolt, reference, by_field=by_field, drains=drains)
 
 
 @pytest.mark.promise("windows-undone")
@@ -190,8 +199,8 @@ def test_sliding(case: Case) -> None:
 
 @pytest.mark.promise("windows-undone", "keyed-by-field")
 @pytest.mark.parametrize("by_field", [False, True])
-@given(case=cases())
-def test_sessions(by_field: bool, case: Case) -> None:
+@given(case=cases(), drains=st.booleans())
+def test_sessions(by_field: bool, drains: bool, case: Case) -> None:
     def reference(events: list[tuple[int, float]]) -> list[Any]:
         sessions: list[list[tuple[int, float]]] = []
         for one in events:
@@ -205,7 +214,7 @@ def test_sessions(by_field: bool, case: Case) -> None:
         ]
 
     bolt = session("10 ms", late="drop", **aggregates())
-    check(case, bolt, reference, by_field=by_field)
+    check(case, bolt, reference, by_field=by_field, drains=drains)
 
 
 @pytest.mark.promise("windows-undone")

@@ -397,11 +397,20 @@ class StepKeys:
 
     @property
     def first_left_ms(self) -> int | None:
-        """Time of the first timer that is due in this step and was not called; None without any."""
+        """Time of the first timer that was to be called in this step and was not; None: none."""
         if self._reached_ms is None:
             return None
         first_ms = self.next_timer_ms(())
-        return first_ms if first_ms is not None and first_ms <= self._reached_ms else None
+        times = [] if first_ms is None or first_ms > self._reached_ms else [first_ms]
+        if self._draining:
+            times.append(self._cut_ms)
+            times += [
+                one.time_ms
+                for component, key in self._read
+                if component in self._draining
+                for one in self.entry(component, key).timers.values()
+            ]
+        return min((one for one in times if one < _EVER_MS), default=None)
 
     def _expire(self, due: DueTimer) -> None:
         """Forget the state of a key, its map and its list, unless something has touched it."""

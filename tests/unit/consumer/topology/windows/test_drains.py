@@ -28,6 +28,7 @@ from sequitur.windows import (
 )
 from tests.support.window_topologies import (
     OneKey,
+    drain,
     results_of,
     windows_tester,
     windows_topology,
@@ -50,14 +51,6 @@ _SETTINGS = {
 
 def _side(event: Event) -> str:
     return "left" if event.value == b"l" else "right"
-
-
-def _drain(tester: TopologyTester) -> None:
-    """Drain as a job does: until nothing is to be tried again."""
-    tester.drain()
-    while tester.next_retry_s is not None:
-        tester.advance(max(0.0, tester.next_retry_s - tester.now_s))
-        tester.drain()
 
 
 def _ends(tester: TopologyTester) -> list[Any]:
@@ -84,7 +77,7 @@ def test_a_drain_closes_windows_once(
     tester.run([("a", "", 1_100), ("a", "", 1_500), ("a", "", 5_010)])
     tester.retry_all()
     assert len(_ends(tester)) < len(ends)
-    _drain(tester)
+    drain(tester)
     assert _ends(tester) == ends
     assert not any(list(store.all()) for store in tester._keys.values())
     tester.drain()
@@ -102,7 +95,7 @@ def test_a_drain_counts_on_where_early_results_are(every: int) -> None:
     tester = windows_tester(bolt, every=every)
     tester.run([("a", "", 1_100), ("a", "", 1_500), ("a", "", 5_010)])
     tester.retry_all()
-    _drain(tester)
+    drain(tester)
     assert _ends(tester) == [2_000] * 3 + [6_000] * 2
 
 
