@@ -32,10 +32,11 @@ OrderBy: TypeAlias = "str | Column | Sequence[str | Column]"
 _PARTITION: Final = "_sequitur_partition"
 _PLACE: Final = "_sequitur_place"
 _TEXT: Final = ("string", "binary")
+_HEADER: Final = "struct<key:string,value:binary>"
 _TYPES: Final = {
     "value": _TEXT,
     "key": _TEXT,
-    "headers": ("array<struct<key:string,value:binary>>",),
+    "headers": (f"array<{_HEADER}>",),
     "partition": ("int",),
     "timestamp": ("timestamp",),
 }
@@ -135,7 +136,8 @@ def _taken() -> Iterator[tuple[str, Column]]:
     yield "key", F.col("key").cast("binary")
     yield "value", F.col("value").cast("binary")
     # For a batch with null lists Spark's writer of Arrow takes time by the square of its rows.
-    yield "headers", F.coalesce("headers", F.array().cast(_TYPES["headers"][0])).alias("headers")
+    no_headers = F.array_repeat(F.lit(None).cast(_HEADER), 0)
+    yield "headers", F.coalesce("headers", no_headers).alias("headers")
     yield "timestamp", F.unix_millis("timestamp").alias("timestamp_ms")
 
 

@@ -34,6 +34,7 @@ What keeps it whole while other processes are at work on it:
 
 from __future__ import annotations
 
+import errno
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Final, TypeVar
@@ -65,6 +66,7 @@ if TYPE_CHECKING:
 
 
 _TRANSACTIONS: Final = "transactions.json"
+_NO_ROOM: Final = frozenset({errno.ENOSPC, errno.EDQUOT})
 PARTITIONS_DOCUMENT: Final = "partitions.json"
 _Found = TypeVar("_Found")
 
@@ -243,12 +245,16 @@ class Checkpoint(StepFolder[StepEntry, StepDone]):
     def _write_or_drop(
         self, folder: str, document: Step, after: Sequence[str], attempt: Sequence[str]
     ) -> None:
-        """Write a step's document; if the disk has no room, delete the folders of the attempt."""
+        """Write a step's document; if the disk has no room, delete the folders of the attempt.
+
+        After another error the document may stand all the same, as when NFS lost an answer. Then
+        the folders go with a later step that does not need them.
+        """
         try:
             self._write_step(folder, document, after)
-        except OSError:
-            is_local = isinstance(self.location(), Path)
-            if is_local and not self._storage.exists(f"{folder}/{step_name(document.step)}"):
+        except OSError as error:
+            is_full = isinstance(self.location(), Path) and error.errno in _NO_ROOM
+            if is_full and not self._storage.exists(f"{folder}/{step_name(document.step)}"):
                 for name in attempt:
                     self.drop_attempt(name)
             raise

@@ -21,7 +21,7 @@ from sequitur.errors import CheckpointError
 from sequitur.pipelines.store.sharing import make_folders, share
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Sequence
 
 
 __all__ = [
@@ -74,7 +74,14 @@ def _sync(path: Path) -> None:
         sync(path)
 
 
-def create(path: Path, text: str, after: Sequence[Path] = (), *, lasts: bool = True) -> bool:
+def create(
+    path: Path,
+    text: str,
+    after: Sequence[Path] = (),
+    *,
+    lasts: bool = True,
+    check: Callable[[], object] = bool,
+) -> bool:
     """Write a file whole or not at all, and never over another; when this returns it will last.
 
     By a link, which fails where the name is taken, on NFS, too: of many that create one file at
@@ -86,6 +93,7 @@ def create(path: Path, text: str, after: Sequence[Path] = (), *, lasts: bool = T
         after: What outlasts a power cut before the file has its name; see `sync_all`. It is synced
             once the file's text is written: a disk takes all of that together.
         lasts: Whether the file is synced. Else a power cut may leave it cut short, or not at all.
+        check: Called right before the file gets its name. If it raises, there is no file.
     """
     written = _hidden_name(path)
     try:
@@ -96,12 +104,13 @@ def create(path: Path, text: str, after: Sequence[Path] = (), *, lasts: bool = T
         if lasts:
             with naming(path):
                 sync(written)
+        check()
         path.hardlink_to(written)
     except FileNotFoundError:
         if not path.parent.exists():
             raise
         # Another start deleted it as a dead writer's.
-        return create(path, text, after, lasts=lasts)
+        return create(path, text, after, lasts=lasts, check=check)
     except FileExistsError:
         # NFS may have made the link, and lost the answer.
         return path.samefile(written)

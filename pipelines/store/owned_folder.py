@@ -12,6 +12,7 @@ from __future__ import annotations
 import contextlib
 import itertools
 import json
+from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
 from sequitur.errors import CheckpointError, OwnershipError
@@ -117,9 +118,10 @@ class OwnedFolder:
         self, name: str, document: Mapping[str, Any], after: Sequence[str] = ()
     ) -> None:
         """Write a document, whole or not at all, once what it rests on outlasts a power cut."""
-        self.check_owner(may_know=True)
         text = as_text({**document, "life": self._ownership.life})
-        if not self._storage.create(name, text, after):
+        # A disk may take long to sync, and another process may take the folder over meanwhile.
+        check = partial(self.check_owner, may_know=True)
+        if not self._storage.create(name, text, after, check=check):
             self.check_owner()
             raise OwnershipError(
                 f"{self.root}/{name} is there already: a process that had this checkpoint before "

@@ -28,7 +28,7 @@ from sequitur.pipelines.store.object_path import ObjectPath, object_path
 from sequitur.pipelines.store.sharing import admit, make_folders, not_shared
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Callable, Iterator, Sequence
 
 Location: TypeAlias = Path | ObjectPath | HdfsPath
 if TYPE_CHECKING:
@@ -182,12 +182,19 @@ class Storage(SparkFolder, Protocol):
         """Return the location of something in it, for `open_file` and its like."""
 
     def create(
-        self, name: str, text: str, after: Sequence[str] = (), *, lasts: bool = True
+        self,
+        name: str,
+        text: str,
+        after: Sequence[str] = (),
+        *,
+        lasts: bool = True,
+        check: Callable[[], object] = bool,
     ) -> bool:
         """Write a file whole or not at all, and never over one; whether it was not there before.
 
         When this returns, the file outlasts a power cut, unless it need not (`lasts`). What `after`
-        names does so before the file has its name; see `sync`.
+        names does so before the file has its name; see `sync`. `check` is called right before that;
+        if it raises, there is no file.
         """
 
     def replace(self, name: str, text: str) -> None:
@@ -265,10 +272,20 @@ class LocalStorage(_OpenFolder[Path]):
         return self.location(name).read_text()
 
     def create(
-        self, name: str, text: str, after: Sequence[str] = (), *, lasts: bool = True
+        self,
+        name: str,
+        text: str,
+        after: Sequence[str] = (),
+        *,
+        lasts: bool = True,
+        check: Callable[[], object] = bool,
     ) -> bool:
         return durable.create(
-            self.location(name), text, [self.location(one) for one in after], lasts=lasts
+            self.location(name),
+            text,
+            [self.location(one) for one in after],
+            lasts=lasts,
+            check=check,
         )
 
     def replace(self, name: str, text: str) -> None:
@@ -317,13 +334,20 @@ class RemoteStorage(_OpenFolder[ObjectPath | HdfsPath]):
         return self.location(name).get().decode()
 
     def create(
-        self, name: str, text: str, after: Sequence[str] = (), *, lasts: bool = True
+        self,
+        name: str,
+        text: str,
+        after: Sequence[str] = (),
+        *,
+        lasts: bool = True,
+        check: Callable[[], object] = bool,
     ) -> bool:
         del after, lasts
         place, content = self.location(name), text.encode()
 
         # Nobody may continue before it is known who created it.
         def is_ours() -> bool:
+            check()
             return place.put_new(content) or place.get() == content
 
         return _RETRY.run(is_ours, _passes)

@@ -10,6 +10,7 @@ that only the log itself can tell what is in it.
 
 from __future__ import annotations
 
+import contextlib
 from dataclasses import dataclass, replace
 from itertools import groupby
 from operator import attrgetter
@@ -154,8 +155,9 @@ class Fetched:
 
         A piece that has `piece_bytes` is given before more is unpacked.
         """
-        for some in columns_in_pieces(self.batches, most_bytes, piece_bytes):
-            yield some.between(self.offset, self.next_offset)
+        with _naming(self.where):
+            for some in columns_in_pieces(self.batches, most_bytes, piece_bytes):
+                yield some.between(self.offset, self.next_offset)
 
     @property
     def is_whole(self) -> bool:
@@ -168,10 +170,20 @@ class Fetched:
         return not is_cut and all(batch.magic >= MAGIC for batch in batches)
 
     def rows(self) -> Iterator[Record]:
-        for batch in self.batches:
-            for record in batch.rows():
-                if self.offset <= record.offset < self.next_offset:
-                    yield record
+        with _naming(self.where):
+            for batch in self.batches:
+                for record in batch.rows():
+                    if self.offset <= record.offset < self.next_offset:
+                        yield record
+
+
+@contextlib.contextmanager
+def _naming(where: SourcePartition) -> Iterator[None]:
+    """Have the error of a block that unpacks a partition's batches name the partition."""
+    try:
+        yield
+    except RetriableError as error:
+        raise RetriableError(f"{where.topic}-{where.partition}: {error}") from error
 
 
 def together(
@@ -203,18 +215,25 @@ def _one_by_one(
 def _of_whole(
     answers: Iterable[Fetched], left: int | None, piece_bytes: int
 ) -> Iterator[tuple[list[tuple[SourcePartition, int]], RecordColumns]]:
+    answers = list(answers)
     batches = [(one.where, batch) for one in answers for batch in one.batches]
     counts = iter([(where, batch.count) for where, batch in batches])
-    for columns in columns_in_pieces([batch for _, batch in batches], left, piece_bytes):
-        parts: list[tuple[SourcePartition, int]] = []
-        rows = 0
-        while rows < len(columns):  # a piece ends with a batch
-            where, count = next(counts)
-            rows += count
-            if parts and parts[-1][0] == where:
-                count += parts.pop()[1]
-            parts.append((where, count))
-        yield parts, columns
+    try:
+        for columns in columns_in_pieces([batch for _, batch in batches], left, piece_bytes):
+            parts: list[tuple[SourcePartition, int]] = []
+            rows = 0
+            while rows < len(columns):  # a piece ends with a batch
+                where, count = next(counts)
+                rows += count
+                if parts and parts[-1][0] == where:
+                    count += parts.pop()[1]
+                parts.append((where, count))
+            yield parts, columns
+    except RetriableError:
+        # Alone, the damaged answer says of which partition it is, and at which offsets.
+        for _ in _one_by_one(answers, None, piece_bytes):
+            pass
+        raise
 
 
 async def fetch(
@@ -250,7 +269,8 @@ async def fetch(
             aborted, replica = others[-1], -1
             if answer.API_VERSION >= _NAMES_A_REPLICA:
                 aborted, replica = others[-2:]
-            batches = list(batches_in(bytes(data or b"")))
+            with _naming(where):
+                batches = list(batches_in(bytes(data or b"")))
             offset = places[where]
             found[where] = Fetched(
                 where,

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sequitur.windows import join, join_table
-from tests.support.window_topologies import results_of, run, windows_tester
+from tests.support.window_topologies import OneKey, results_of, run, windows_tester
 
 if TYPE_CHECKING:
     from sequitur.consumer.topology import Event, KeyedBolt
@@ -33,13 +33,21 @@ class Case:
     retries: str = ""
     every: int = 0
 
-    def results(self, bolt: KeyedBolt) -> tuple[list[tuple[Any, ...]], list[int]]:
-        """Return the results, and the numbers of late events."""
-        tester = windows_tester(bolt, "late", every=self.every)
+    def results(
+        self, bolt: KeyedBolt, *, by_field: bool = False
+    ) -> tuple[list[tuple[Any, ...]], list[int]]:
+        """Return the results, and the numbers of late events.
+
+        Args:
+            bolt: The bolt.
+            by_field: Whether events have other keys than the one that they are joined by.
+        """
+        keyed = OneKey() if by_field else None
+        tester = windows_tester(bolt, "late", every=self.every, keyed=keyed)
         batches = [
             [
                 {
-                    "key": "a",
+                    "key": str(number % 3) if by_field else "a",
                     "value": str(number) if number % 5 else None,
                     "event_time_ms": time_ms,
                     "headers": (("side", side.encode()), ("fails", b"%d" % fails)),
@@ -108,26 +116,30 @@ def pairs(taken: list[tuple[str, Any, int]], before: int, after: int, kind: str)
     return found
 
 
-@pytest.mark.promise("windows-undone")
+@pytest.mark.promise("windows-undone", "keyed-by-field")
+@pytest.mark.parametrize("by_field", [False, True])
 @pytest.mark.parametrize(("before", "after"), [(0, 10), (4, 0), (7, 7)])
 @pytest.mark.parametrize("kind", ["inner", "left", "outer"])
 @given(case=cases(least_ms=1))
-def test_joins_within_an_interval(before: int, after: int, kind: str, case: Case) -> None:
+def test_joins_within_an_interval(
+    before: int, after: int, kind: str, by_field: bool, case: Case
+) -> None:
     taken, _ = case.taken(0)
     bolt = join(side, f"{after} ms", before=f"{before} ms", kind=kind)
-    found, late = case.results(bolt)
+    found, late = case.results(bolt, by_field=by_field)
     assert sorted(found, key=str) == sorted(pairs(taken, before, after, kind), key=str)
     assert not late
 
 
-@pytest.mark.promise("windows-late")
+@pytest.mark.promise("windows-late", "keyed-by-field")
+@pytest.mark.parametrize("by_field", [False, True])
 @pytest.mark.parametrize("allow_late", [0, 12])
 @pytest.mark.parametrize("kind", ["inner", "outer"])
 @given(case=cases(least_ms=-30))
-def test_joins_of_late_events(allow_late: int, kind: str, case: Case) -> None:
+def test_joins_of_late_events(allow_late: int, kind: str, by_field: bool, case: Case) -> None:
     taken, late = case.taken(allow_late)
     bolt = join(side, "7 ms", before="3 ms", kind=kind, allow_late=f"{allow_late} ms")
-    found, found_late = case.results(bolt)
+    found, found_late = case.results(bolt, by_field=by_field)
     assert sorted(found, key=str) == sorted(pairs(taken, 3, 7, kind), key=str)
     assert found_late == late
 

@@ -149,6 +149,20 @@ def test_spark_writes_no_null_lists_for_tasks(sink: Sink) -> None:
     assert [one["headers"] for one in found] == [[], [], []]
 
 
+def test_rows_without_headers_are_taken_whatever_type_spark_gives_empty_lists(sink: Sink) -> None:
+    name = "spark.sql.legacy.createEmptyCollectionUsingStringType"
+    before = str(sink.spark.conf.get(name))
+    sink.spark.conf.set(name, "true")
+    try:
+        rows = numbered(sink.spark, range(2)).select("value", "n")
+        header = F.struct(F.lit("h").alias("key"), F.lit(b"1").alias("value"))
+        rows = rows.withColumn("headers", F.when(F.col("n") == 1, F.array(header)))
+        found = rows_to_stage(rows, PARTITIONS, ()).orderBy("value").collect()
+    finally:
+        sink.spark.conf.set(name, before)
+    assert [one["headers"] for one in found] == [[], [("h", b"1")]]
+
+
 @pytest.mark.test_all
 def test_rows_without_a_key_go_where_their_value_says(sink: Sink) -> None:
     """In whatever order and in however many parts Spark has them."""

@@ -7,11 +7,21 @@ from typing import TYPE_CHECKING, Any
 from zlib import crc32
 
 from sequitur.consumer.topology import BasicBolt, ProcessSettings, TopologyBuilder, TopologyTester
+from sequitur.consumer.topology.api.builder import EVENT_FIELDS
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
     from sequitur.consumer.topology import BaseBolt, Event, Topology, Tuple
+
+
+class OneKey(BasicBolt):
+    """Gives all events one key."""
+
+    fields = EVENT_FIELDS
+
+    def process(self, tuple: Tuple, _: Any) -> Any:  # noqa: A002
+        yield (b"a", *tuple.values[1:])
 
 
 class PassOn(BasicBolt):
@@ -43,23 +53,31 @@ def usage(event: Event) -> Any:
     return value["usage"]
 
 
-def windows_tester(bolt: BaseBolt, *streams: str, every: int = 0) -> TopologyTester:
+def windows_tester(
+    bolt: BaseBolt, *streams: str, every: int = 0, keyed: BaseBolt | None = None
+) -> TopologyTester:
     """Return a tester of `windows_topology`."""
     settings = ProcessSettings(max_attempts=0, retry_jitter=0, retry_factor=1)
-    return TopologyTester(windows_topology(bolt, *streams, every=every), settings)
+    return TopologyTester(windows_topology(bolt, *streams, every=every, keyed=keyed), settings)
 
 
-def windows_topology(bolt: BaseBolt, *streams: str, every: int = 0) -> Topology:
+def windows_topology(
+    bolt: BaseBolt, *streams: str, every: int = 0, keyed: BaseBolt | None = None
+) -> Topology:
     """Return a topology that puts out what a bolt emits, on these streams, too.
 
     Args:
         bolt: The bolt.
         streams: Streams beside the default one; each is an output of its name.
         every: One of so many of its tuples fails twice in its reader; 0: none.
+        keyed: A bolt that gives events another key; None: the key that they have.
     """
     builder = TopologyBuilder("windows")
     builder.set_spout("events")
-    builder.set_bolt("tested", bolt).fields_grouping("events", "key")
+    if keyed is not None:
+        builder.set_bolt("keyed", keyed).local_grouping("events")
+    read = "events" if keyed is None else "keyed"
+    builder.set_bolt("tested", bolt).fields_grouping(read, "key")
     builder.set_bolt("pass on", PassOn(every)).local_grouping("tested")
     builder.set_output("results", "results", value="result").local_grouping("pass on")
     for stream in streams:

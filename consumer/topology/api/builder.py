@@ -762,8 +762,10 @@ def _check_keyed_inputs(one: Component, components: Mapping[str, Component]) -> 
             f"{whose}: it takes the events of a key in their order: read the spout by "
             f'fields_grouping({spout.id!r}, "key"), and nothing else'
         )
-    if not is_by_event and (one.bolt.ttl is not None or one.concurrency > 1 or one.bolt.drains):
-        wrong = "concurrency" if one.concurrency > 1 else "ttl" if one.bolt.ttl else "drains"
+    if one.bolt.takes_events:
+        _check_events(whose, one, components)
+    if not is_by_event and (one.bolt.ttl is not None or one.concurrency > 1):
+        wrong = "concurrency" if one.concurrency > 1 else "ttl"
         raise TopologyBuildError(
             f"{whose}: {wrong}: a bolt that is keyed by another field than the events' key has none"
         )
@@ -772,6 +774,17 @@ def _check_keyed_inputs(one: Component, components: Mapping[str, Component]) -> 
             f"{whose}: parallelism = {one.parallelism}: it runs in the tasks of the spout, which "
             "have the events of its keys. Leave parallelism out"
         )
+
+
+def _check_events(whose: str, one: Component, components: Mapping[str, Component]) -> None:
+    for given in one.inputs:
+        declared = components[given.component].streams[given.stream]
+        if declared.fields[: len(EVENT_FIELDS)] != EVENT_FIELDS:
+            raise TopologyBuildError(
+                f"{whose} takes events, and {declared.title!r} has the fields "
+                f"{', '.join(declared.fields)}: let it emit those of the spout, "
+                f"{', '.join(EVENT_FIELDS)}"
+            )
 
 
 def _check_name(what: str, name: str) -> None:

@@ -80,6 +80,7 @@ class KeyedBolt(BaseBolt):
             `timedelta`, or text such as "30 days". None: until the bolt forgets them.
         max_bytes: How many bytes a key keeps at most, all together.
         version: Of its types, from 1 to 127. What is stored by another one goes through `migrate`.
+        takes_events: Whether it takes events only: tuples with the fields of the spout's.
         needs_order: Whether it takes events, and in their order. Such a bolt cannot be keyed by
             another field.
         drains: Whether a job that ends with `--drain` calls all timers of the bolt, as if their
@@ -92,6 +93,7 @@ class KeyedBolt(BaseBolt):
     ttl: Length | None = None
     max_bytes: int = 1 << 20
     version: int = 1
+    takes_events: bool = False
     needs_order: bool = False
     drains: bool = False
 

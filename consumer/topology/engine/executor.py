@@ -552,7 +552,7 @@ class Executor:
             made = multi_anchored(values, stream, trees, parent, owner, sent.own_time_ms)
         else:
             is_of_spout = stream.component == self._topology.spout.id
-            kind = self._from_spout.kind if is_of_spout else TrackedTuple
+            kind = self._from_spout.kind if is_of_spout else owner.tuple_kind
             made = kind(values, stream, *trees[0], parent, owner, sent.own_time_ms)
         if self._trace is not None:
             self._trace.received(sent, made)

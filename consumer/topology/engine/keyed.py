@@ -218,7 +218,8 @@ class StepKeys:
         self.images_bytes = 0  # about how much the images of keys by a field take
         self._stores = stores
         self._reached_ms = reached_ms
-        self._draining = draining if reached_ms is not None else ()
+        here = () if reached_ms is None else draining
+        self._draining = [one for one in here if one in stores]
         # times of the last timers that were due only by that, by bolt
         self.closed_ms: dict[str, int] = {}
         self._read: dict[tuple[str, bytes], Entry] = {}

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from sequitur.consumer.topology.engine.key_groups import key_of, key_value
 from sequitur.consumer.topology.engine.keyed import TIMER, Image, KeyedRunner
+from sequitur.consumer.topology.engine.trees import TrackedEvent
 from sequitur.errors import TopologyError
 
 if TYPE_CHECKING:
@@ -29,6 +30,8 @@ class FieldKeyedRunner(KeyedRunner):
 
     def __init__(self, environment: Environment, context: TopologyContext, bolt: KeyedBolt) -> None:
         super().__init__(environment, context, bolt)
+        if bolt.takes_events:
+            self.tuple_kind = TrackedEvent
         components = environment.topology.components
         self._key_of = {
             (one.component, one.stream): key_of(

@@ -75,6 +75,7 @@ class Runner:
             environment.transaction is None and type(bolt).finish_batch is not BaseBolt.finish_batch
         )
         self._to_finish: dict[Root, tuple[str, ...]] = {}
+        self.tuple_kind: type[TrackedTuple] = TrackedTuple  # of tuples from other tasks
         self.has_to_finish = False  # whether its `finish_batch` is for something, tracked or not
         self._paths: dict[tuple[str, ...], tuple[str, ...]] = {}
         self._unacked: set[TrackedTuple] = set()

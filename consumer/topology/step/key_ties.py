@@ -99,10 +99,11 @@ class UndoCallsTask:
     def __call__(self) -> TaskResult:
         log = self.batch.read_key_log(self.log)
         verdicts = [one for several in self.verdicts for one in self.batch.read_verdicts(several)]
-        undone = log.undo({one.id for one in verdicts})
-        for one in verdicts:
-            if one.is_dead and one.id in log.timers:
-                log.drop(log.timers[one.id])
+        unfinished = {one.id for one in verdicts}
+        undone = log.undo(unfinished)
+        dead = [one.id for one in verdicts if one.is_dead and one.id in log.timers]
+        for timer in dead:
+            log.drop(log.timers[timer])
         again = (log.left[where].timer_ms for where in undone)
         return TaskResult(
             keys={
@@ -110,4 +111,6 @@ class UndoCallsTask:
                 for component, changes in log.changes().items()
             },
             next_timer_ms=min((one for one in again if one is not None), default=None),
+            late_for_window=log.late_for_window(unfinished),
+            is_open=self.batch.closes and bool(dead),
         )

@@ -511,6 +511,8 @@ class StepRun:
         }
         undone = self._tasks.repeat(list(undo.values()))
         for place, one in zip(undo, undone, strict=True):
+            one.closed_ms = results[place].closed_ms
+            one.is_open |= results[place].is_open
             one.next_timer_ms = _least(one.next_timer_ms, results[place].next_timer_ms)
             results[place] = one
         return results

@@ -461,7 +461,12 @@ class StageTask:
         if log.left or log.images or log.timers:
             result.key_log = batch.write_key_log(log)
         result.held_timers = executor.held
-        result.next_timer_ms = executor.keys.next_timer_ms(executor.waiting_keys)
+        waiting = executor.waiting_keys
+        result.next_timer_ms = executor.keys.next_timer_ms(waiting)
+        result.late_for_window = log.late_for_window(())
+        result.closed_ms = executor.keys.closed_ms
+        # What waits holds timers. The step that tries it again looks at them.
+        result.is_open = executor.hold_ms is None and executor.keys.is_open(waiting)
 
     def _receive(self, executor: Executor) -> None:
         """Give bolts the tuples of this part, except those that are known to fail."""

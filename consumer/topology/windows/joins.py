@@ -85,8 +85,7 @@ def join_table(side: Side, *, allow_late: Length = 0, late: str = "stream") -> K
 class SidedBolt(KeyedBolt):
     """A bolt that tells two kinds of events apart."""
 
-    needs_order = True
-
+    takes_events = True
     must_be_read = (LATE,)
 
     def __init__(self, side: Side, closing: Closing) -> None:
@@ -218,6 +217,7 @@ class TableJoinBolt(SidedBolt):
 
     fields = ("key", "left", "right", "left_ms", "right_ms")
     state = Rows
+    needs_order = True
 
     def process(self, event: Event, key: Key, /) -> None:
         side, time_ms, found = self._side_of(event, key), event.event_time_ms, key.state

@@ -66,7 +66,7 @@ class EventStream:
 
     Args:
         name: Name of the topology and of its spout.
-        field: The field of events that is their key; None for the key that they have.
+        field: The field of events that is their key. None: the key that they have.
     """
 
     def __init__(self, name: str, field: str | None = None) -> None:
@@ -95,7 +95,7 @@ class WindowedStream:
 
     Args:
         name: Name of the topology and of its spout.
-        field: The field of events that is their key; None for the key that they have.
+        field: The field of events that is their key. None: the key that they have.
         window: `tumbling`, `hopping`, `sliding` or `session`, with or without aggregates.
 
     Raises:

@@ -29,8 +29,7 @@ LATE_FIELDS: Final = ("key", "value", "headers", "event_time_ms", "topic", "part
 class WindowBolt(KeyedBolt):
     """Computes aggregates of the events of each key by windows of event time."""
 
-    needs_order = True
-
+    takes_events = True
     must_be_read = (LATE,)
 
     def __init__(self, title: str, closing: Closing, aggregates: Mapping[str, Aggregate]) -> None:

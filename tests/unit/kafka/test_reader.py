@@ -466,3 +466,18 @@ def test_batches_that_are_larger_than_those_before_are_read_soon(counting: _Coun
     spans = {SourcePartition("t", one): (0, 30) for one in range(20)}
     assert sum(len(columns) for _, columns in reader.columns(spans)) == 20 * 30
     assert counting.asked < 20
+
+
+@pytest.mark.parametrize(("partition_bytes", "most"), [(16 << 10, 32 << 10), (1 << 20, 300_000)])
+def test_answers_are_gathered_up_to_the_size_of_one(
+    counting: _Counting, partition_bytes: int, most: int
+) -> None:
+    """`sequitur measure` reads hundreds of partitions side by side, and keeps a piece of each."""
+    reader = Reader(kafka=_KAFKA, partition_bytes=partition_bytes)
+    counting.sent_bytes = 0
+    came = reader.columns({SourcePartition("t", 0): (0, 300)})
+    sizes = [next(came)[1].size_bytes]
+    assert counting.sent_bytes < 1.1 * most
+    sizes.extend(columns.size_bytes for _, columns in came)
+    assert sum(sizes) == 300 * 1_000
+    assert most / 2 < max(sizes) <= most

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 import struct
-from typing import Any, Final
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any, Final
 
 import pytest
 from aiokafka.record.legacy_records import LegacyRecordBatchBuilder
@@ -12,6 +14,8 @@ from hypothesis import strategies as st
 
 from sequitur.errors import ReadTooLargeError, RetriableError
 from sequitur.kafka.arrow_records import binary, headers
+from sequitur.kafka.log_reading import Fetched, fetch, together
+from sequitur.kafka.partition import SourcePartition
 from sequitur.kafka.record_format import CODECS, HEADER_SIZE, Compression
 from sequitur.kafka.stored_batches import (
     CREATE_TIME,
@@ -35,6 +39,9 @@ from tests.support.partition_logs import (
     marker,
 )
 from tests.support.record_bytes import record_bytes
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
 
 _LOG_APPEND_TIME: Final = 1
 _optional_bytes = st.none() | st.binary(max_size=200)
@@ -187,6 +194,39 @@ def test_what_cannot_be_is_an_error_and_no_row(at: int, byte: int, codec: Compre
     except RetriableError:
         return
     assert len(columns) == 3
+
+
+def _answers(logs: list[bytes]) -> list[Fetched]:
+    async def ask(_: Any) -> Any:
+        told: list[Any] = [(number, 0, 100, 100, [], log) for number, log in enumerate(logs)]
+        return SimpleNamespace(API_VERSION=4, topics=[("t", told)])
+
+    places = {SourcePartition("t", number): 0 for number in range(len(logs))}
+    return [*asyncio.run(fetch(ask, places)).values()]
+
+
+@pytest.mark.parametrize("by", ["together", "columns", "rows"])
+def test_damaged_records_are_told_with_their_partition_and_offsets(by: str) -> None:
+    """Batches of several partitions are unpacked at once, and only one of them is damaged."""
+    whole = batch([_value(b"v")] * 5)
+    raw = bytearray(batch([_value(b"v")]))
+    raw[HEADER_SIZE] = 0
+    answers = _answers([whole, checked(raw), whole])
+    read: dict[str, Callable[[], Iterable[object]]] = {
+        "together": lambda: together(answers),
+        "columns": lambda: (some for one in answers for some in one.columns()),
+        "rows": lambda: (row for one in answers for row in one.rows()),
+    }
+    with pytest.raises(
+        RetriableError, match=r"^t-1: (records from 0 to 0|the batch at offset 0): "
+    ):
+        list(read[by]())
+
+
+def test_damage_on_the_way_is_told_with_its_partition() -> None:
+    whole = batch([_value(b"v")])
+    with pytest.raises(RetriableError, match=r"^t-1: the batch at offset 0 does not match"):
+        _answers([whole, whole[:-1] + b"?"])
 
 
 @pytest.mark.parametrize("codec", [*CODECS])

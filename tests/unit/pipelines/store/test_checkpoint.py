@@ -327,6 +327,30 @@ def test_of_two_lives_one_stages_a_step(tmp_path: Path, monkeypatch: pytest.Monk
     newer.close()
 
 
+@pytest.mark.promise("order-older-driver-goes")
+@pytest.mark.usefixtures("take_over")
+def test_life_that_is_taken_over_while_a_disk_syncs_logs_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A slow disk takes longer than a process that stands still is left the checkpoint."""
+    older = claimed(tmp_path)
+    newer: list[Checkpoint] = []
+    syncing = durable.sync
+
+    def slow(path: Path) -> None:
+        if not newer and path.match("staged/.*"):
+            newer.append(Checkpoint(LocalStorage(tmp_path)))
+            newer[0].claim(IDENTITY)
+        syncing(path)
+
+    monkeypatch.setattr(durable, "sync", slow)
+    with pytest.raises(OwnershipError, match="has taken this checkpoint over"):
+        older.write_document(f"staged/{0:012d}", {})
+    assert [*(tmp_path / "staged").iterdir()] == []
+    older.close()
+    newer[0].close()
+
+
 @pytest.mark.usefixtures("take_over")
 def test_log_that_goes_on_while_it_is_read_is_not_taken_for_a_damaged_one(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -749,6 +773,46 @@ def test_rows_that_the_disk_has_no_room_for_go_with_their_attempt(
     assert _names(tmp_path / "staged") == [f"{0:012d}"]
     assert _rows_of(checkpoint, entry.runs[-1]) == len(ROWS)
     checkpoint.close()
+
+
+@pytest.mark.promise("order-batch-fit-checkpoint")
+@pytest.mark.usefixtures("take_over")
+@pytest.mark.parametrize("code", [errno.ENOSPC, errno.EDQUOT, errno.EIO, errno.ESTALE])
+@pytest.mark.parametrize("folder", ["staged", "frontier"])
+def test_rows_go_only_where_their_document_is_surely_not_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, folder: str, code: int
+) -> None:
+    """NFS may make a name, lose the answer, and show the name later."""
+    older = claimed(tmp_path)
+    entry = step_entry(older, 0, keeps=True)
+    texts: list[str] = []
+    linking = Path.hardlink_to
+
+    def failing(path: Path, written: Path) -> None:
+        if path.parent.name == folder:
+            texts.append(written.read_text())
+            raise OSError(code, "failed")
+        linking(path, written)
+
+    log: Callable[[], None] = partial(older.write_staged, staged_step(entry), is_run_synced=False)
+    if folder == "frontier":
+        log()
+        log = partial(older.write_entry, entry)
+        older.new_folder(f"behind/{entry.name}")
+    with monkeypatch.context() as disk:
+        disk.setattr(Path, "hardlink_to", failing)
+        with pytest.raises(OSError, match="failed"):
+            log()
+    of_attempt = tmp_path / ("runs" if folder == "staged" else "behind") / entry.name
+    assert of_attempt.exists() == (code not in {errno.ENOSPC, errno.EDQUOT})
+    newer = claimed(tmp_path)
+    if of_attempt.exists():
+        (tmp_path / folder / f"{0:012d}").write_text(texts[0])
+        found = newer.staged(None) if folder == "staged" else newer.latest()[:1]
+        assert found == ((staged_step(entry),) if folder == "staged" else (entry,))
+        assert _rows_of(newer, entry.runs[0]) == len(ROWS)
+    older.close()
+    newer.close()
 
 
 @pytest.mark.promise("order-power-cut-leaves")

@@ -10,6 +10,7 @@ import time
 from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
+from unittest.mock import Mock
 from uuid import uuid4
 
 import obstore
@@ -93,6 +94,15 @@ def test_document_whose_answer_is_lost_is_ours(
     server.fault(refused=refused, lost=lost, of=root.key)
     assert not storage.create("done/1", "a third's")
     assert storage.read("done/1") == "ours"
+
+
+@pytest.mark.promise("order-checkpoint-object-store")
+def test_document_is_not_created_where_its_check_fails(root: ObjectPath) -> None:
+    storage = RemoteStorage(root)
+    with pytest.raises(OwnershipError, match="taken over"):
+        storage.create("done/1", "ours", check=Mock(side_effect=OwnershipError("taken over")))
+    assert not storage.exists("done/1")
+    assert storage.create("done/1", "ours", check=Mock())
 
 
 def test_older_owner_learns_of_a_newer_one_and_both_have_numbers_of_their_own(

@@ -20,10 +20,15 @@ from sequitur.windows import (
     sliding,
     tumbling,
 )
-from tests.support.window_topologies import results_of, windows_tester, windows_topology
+from tests.support.window_topologies import (
+    OneKey,
+    results_of,
+    windows_tester,
+    windows_topology,
+)
 
 if TYPE_CHECKING:
-    from sequitur.consumer.topology import Event, KeyedBolt, TopologyTester
+    from sequitur.consumer.topology import BaseBolt, Event, KeyedBolt, TopologyTester
 
 _T0 = 1_700_000_040_000  # the begin of a minute
 _SETTINGS = {
@@ -39,34 +44,39 @@ def _side(event: Event) -> str:
     return "left" if event.value == b"l" else "right"
 
 
+def _drain(tester: TopologyTester) -> None:
+    """Drain as a job does: until nothing is to be tried again."""
+    tester.drain()
+    while tester.next_retry_s is not None:
+        tester.advance(max(0.0, tester.next_retry_s - tester.now_s))
+        tester.drain()
+
+
 def _ends(tester: TopologyTester) -> list[Any]:
     return [one["end_ms"] for one in results_of(tester).get(b"a", [])]
 
 
 @pytest.mark.promise("windows-drained")
+@pytest.mark.parametrize("keyed", [None, OneKey()])
 @pytest.mark.parametrize("every", [0, 1])
 @pytest.mark.parametrize(
     ("bolt", "ends", "closed_ms"),
     [
         (tumbling("1 s", n=Count()), [2_000, 6_000], 6_000),
-        (tumbling("1 s", early="200 ms", n=Count()), [2_000] * 3 + [6_000] * 2, 6_000),
         (tumbling("1 s", allow_late="9 s", n=Count()), [2_000, 6_000], 15_000),
         (hopping("2 s", "1 s", n=Count()), [2_000, 3_000, 6_000, 7_000], 7_000),
         (session("3 s", n=Count()), [4_500, 8_010], 8_010),
     ],
 )
 def test_a_drain_closes_windows_once(
-    bolt: KeyedBolt, ends: list[int], closed_ms: int, every: int
+    bolt: KeyedBolt, ends: list[int], closed_ms: int, every: int, keyed: BaseBolt | None
 ) -> None:
     """Whatever fails. A later event is late until the end of the last window."""
-    tester = windows_tester(bolt, "late", every=every)
+    tester = windows_tester(bolt, "late", every=every, keyed=keyed)
     tester.run([("a", "", 1_100), ("a", "", 1_500), ("a", "", 5_010)])
     tester.retry_all()
     assert len(_ends(tester)) < len(ends)
-    tester.drain()
-    while tester.next_retry_s is not None:
-        tester.advance(max(0.0, tester.next_retry_s - tester.now_s))
-        tester.drain()
+    _drain(tester)
     assert _ends(tester) == ends
     assert not any(list(store.all()) for store in tester._keys.values())
     tester.drain()
@@ -75,6 +85,17 @@ def test_a_drain_closes_windows_once(
     tester.run([("a", "1", 5_000), ("a", "2", closed_ms)])
     assert [value for _, value in tester.records("late")] == [b"1"]
     assert tester.late_for_window == {"tested": 1}
+
+
+@pytest.mark.promise("windows-drained")
+@pytest.mark.parametrize("every", [0, 1])
+def test_a_drain_counts_on_where_early_results_are(every: int) -> None:
+    bolt = tumbling("1 s", early="200 ms", late="drop", n=Count())
+    tester = windows_tester(bolt, every=every)
+    tester.run([("a", "", 1_100), ("a", "", 1_500), ("a", "", 5_010)])
+    tester.retry_all()
+    _drain(tester)
+    assert _ends(tester) == [2_000] * 3 + [6_000] * 2
 
 
 @pytest.mark.promise("windows-drained")
