@@ -257,6 +257,15 @@ def _keys_of_bolts(bolts: Mapping[str, BoltKeys]) -> Iterator[Metric]:
         for bolt, found in sorted(bolts.items()):
             gauge.add_metric([bolt], value_of(found))
         yield gauge
+    if bolts:
+        text = (
+            "How often a step ran a key's later events again, without a failed one before them. "
+            "Only keys of another field have this"
+        )
+        ties = CounterMetricFamily("sequitur_process_keys_tied", text, labels=["bolt"])
+        for bolt, found in sorted(bolts.items()):
+            ties.add_metric([bolt], found.tied)
+        yield ties
 
 
 def _partitions(clock: EventClock) -> Iterator[Metric]:

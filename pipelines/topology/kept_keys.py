@@ -72,6 +72,7 @@ class KeptKeys(Struct, frozen=True):
     timers: int = 0
     blocked: int = 0  # keys of events that wait
     by_field: bool = False  # whether its keys are of groups, of which the task has some
+    tied: int = 0  # how often a step has run a key's later events again without a failed one
 
     @property
     def sources(self) -> tuple[Source | None, list[Source]]:
@@ -95,6 +96,7 @@ def with_changes(
     changes: Mapping[tuple[str, int], Sequence[KeyFile]],
     blocked: Mapping[tuple[str, int], int],
     by_field: Collection[str] = (),
+    tied: Mapping[tuple[str, int], int] = {},
 ) -> list[KeptKeys]:
     """Return what tasks keep after a step, by component and task.
 
@@ -103,6 +105,7 @@ def with_changes(
         changes: Files of changes.
         blocked: How many keys are blocked.
         by_field: The components whose keys are of groups.
+        tied: Of how many keys the step has run later events again without a failed one.
     """
     kept = {(one.component, one.task): replace(one, blocked=0) for one in before}
     for where, files in changes.items():
@@ -115,6 +118,8 @@ def with_changes(
         )
     for where, count in blocked.items():
         kept[where] = replace(kept.get(where, KeptKeys(*where, None, ())), blocked=count)
+    for where in tied.keys() & kept.keys():
+        kept[where] = replace(kept[where], tied=kept[where].tied + tied[where])
     return [kept[where] for where in sorted(kept)]
 
 
@@ -148,6 +153,7 @@ def divided(
     for component in sorted({one.component for one in kept} - {one.component for one in same}):
         own = [one for one in kept if one.component == component]
         counts = sum(one.keys for one in own), sum(one.timers for one in own)
+        tied = sum(one.tied for one in own)
         new_folder(folder, may_be_there=True)
         for task in range(tasks[component]):
             groups = groups_of(task, tasks[component])
@@ -158,8 +164,9 @@ def divided(
                 path = divide(parts, groups, folder)
                 base = KeyFile(path, size_of(path))
                 # Only the sums of all tasks are told, so the first new one has those.
-                same.append(KeptKeys(component, task, base, (), *counts, by_field=True))
-                counts = 0, 0
+                new = KeptKeys(component, task, base, (), *counts, by_field=True, tied=tied)
+                same.append(new)
+                counts, tied = (0, 0), 0
     return same
 
 
@@ -174,6 +181,7 @@ class BoltKeys(NamedTuple):
     size_bytes: int  # of files
     timers: int
     blocked: int  # keys of events that wait
+    tied: int = 0  # how often a key's later events were run again without a failed one
 
 
 def keys_by_bolt(kept: Sequence[KeptKeys]) -> dict[str, BoltKeys]:
@@ -181,7 +189,7 @@ def keys_by_bolt(kept: Sequence[KeptKeys]) -> dict[str, BoltKeys]:
     for one in kept:
         bolt = one.component.removesuffix(KEY_ENTRIES)
         before = found.get(bolt, (0,) * len(BoltKeys._fields))
-        counts = one.keys, one.size_bytes, one.timers, one.blocked
+        counts = one.keys, one.size_bytes, one.timers, one.blocked, one.tied
         found[bolt] = BoltKeys(*map(add, before, counts))
     return found
 

@@ -327,7 +327,8 @@ class StepRuns:
             )
         blocked = counted(result.blocked, self._topology)
         by_field = self._topology.stores_by_field
-        keys = with_changes(self._merges.take_in(before.keys), result.keys, blocked, by_field)
+        kept = self._merges.take_in(before.keys)
+        keys = with_changes(kept, result.keys, blocked, by_field, result.tied)
         processed = Processed(
             step=work.entry.step,
             taken=result.counts["taken"],

@@ -100,7 +100,7 @@ def _list_bolts(state: KeptState, *, as_json: bool) -> None:
         return
     table = Table(title=f"Keyed bolts after step {step}", title_justify="left")
     table.add_column("bolt")
-    for name in ("keys", "bytes of files", "timers", "keys blocked"):
+    for name in ("keys", "bytes of files", "timers", "keys blocked", "keys tied"):
         table.add_column(name, justify="right")
     for bolt, counts in sorted(bolts.items()):
         table.add_row(bolt, *(f"{count:,}" for count in counts))

@@ -124,7 +124,7 @@ class StepRuns:
         result = StepRun(batch, givens, self.states, tasks, keys).run()
         blocked = counted(result.blocked, self.topology)
         by_field = self.topology.stores_by_field
-        self.keys = with_changes(self.keys, result.keys, blocked, by_field)
+        self.keys = with_changes(self.keys, result.keys, blocked, by_field, result.tied)
         self.next_timer_ms = result.next_timer_ms
         self.results.append(result)
         self.counts.update(result.counts)

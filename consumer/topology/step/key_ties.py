@@ -41,6 +41,11 @@ class Calls(NamedTuple):
     numbers: Any  # the number of each call
     times_ms: Any  # when a timer was due; -1 for other roots
 
+    def keys_of(self, roots: Collection[int]) -> int:
+        """Return at how many keys calls for some roots were."""
+        are_theirs = np.isin(self.roots, np.array([*roots], np.uint64))
+        return len(np.unique(self.keys[are_theirs]))
+
     def behind(self, places: Any, is_open: Any, oldest_ms: int | None) -> Any:
         """Return which rows are of calls that do not count.
 

@@ -187,6 +187,9 @@ class StepResult:
     late_for_window: Counter[str] = field(default_factory=Counter)
     # the keys of events that wait, by task of the first stage
     blocked: dict[int, set[bytes]] = field(default_factory=dict)
+    # of how many keys of a field calls were made again without one before them that is not done,
+    # by component and task
+    tied: dict[tuple[str, int], int] = field(default_factory=dict)
     # bolts whose `finish_batch` raised, and what
     finish_failures: list[tuple[str, str]] = field(default_factory=list)
     # after a transaction's processing phase: the tuples for its commit phase
@@ -347,10 +350,17 @@ class StepRun:
         }
         all_ids = {one.id for own in decide(self._batch, roots, found) for one in own}
         tied = all_ids - alone.keys()
-        places = {
-            place
+        ties = {
+            place: count
             for place, calls in zip(logs, found.calls, strict=True)
-            if not tied.isdisjoint(calls.roots.tolist())
+            if (count := calls.keys_of(tied))
+        }
+        places = set(ties)
+        # A bolt that is keyed by a field has a stage of its own.
+        stages = [stage for stage in self._batch.plan.stages for _ in range(stage.tasks)]
+        numbers = [task for stage in self._batch.plan.stages for task in range(stage.tasks)]
+        self._result.tied = {
+            (stages[place].components[0], numbers[place]): count for place, count in ties.items()
         }
         # What these tasks made is made anew.
         made = [results[place].told.made_file for place in places]

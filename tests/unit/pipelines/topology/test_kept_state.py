@@ -254,10 +254,11 @@ def test_blocked_keys_are_those_of_events_that_wait() -> None:
 def test_metrics_show_what_each_bolt_keeps() -> None:
     registry = CollectorRegistry()
     metrics = JobMetrics(registry)
-    bolts = {"a": BoltKeys(5, 700, 3, 1), "b": BoltKeys(1, 90, 0, 0)}
+    bolts = {"a": BoltKeys(5, 700, 3, 1, 6), "b": BoltKeys(1, 90, 0, 0)}
     metrics.show_keys(lambda: bolts)
     metrics(*done_step())
-    for name, of in (("keys", 0), ("keys_bytes", 1), ("key_timers", 2), ("keys_blocked", 3)):
+    names = ("keys", "keys_bytes", "key_timers", "keys_blocked", "keys_tied_total")
+    for of, name in enumerate(names):
         for bolt, counts in bolts.items():
             shown = registry.get_sample_value(f"sequitur_process_{name}", {"bolt": bolt})
             assert shown == counts[of]

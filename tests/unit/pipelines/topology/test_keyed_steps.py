@@ -143,7 +143,7 @@ def test_keys_are_named_in_the_form_of_before(tmp_path: Path) -> None:
     """A file by its name and size, and small changes by what is in them."""
     document = {**dump(Processed()), "format": 6, "keys": [_KEPT], "next_timer_ms": 3}
     read = load(Processed, document, tmp_path)
-    counted = {**_KEPT, "keys": 0, "timers": 0, "blocked": 0, "by_field": False}
+    counted = {**_KEPT, "keys": 0, "timers": 0, "blocked": 0, "by_field": False, "tied": 0}
     written = {**document, "keys": [counted], "late_for_window": {}, "closed_ms": {}}
     assert json.loads(json.dumps(dump(read, tmp_path))) == json.loads(json.dumps(written))
     (kept,) = read.keys

@@ -20,6 +20,7 @@ from sequitur.consumer.topology import (
 )
 from sequitur.consumer.topology.engine import key_groups, keyed_stage
 from sequitur.errors import KeyedStateError, TopologyBuildError, TopologyError, TopologyFileError
+from sequitur.pipelines.topology.kept_keys import keys_by_bolt
 from sequitur.pipelines.topology.processed import Processed
 from sequitur.pipelines.topology.topology_file import check_keys
 from sequitur.testing import ReorderTester
@@ -168,6 +169,21 @@ def test_one_key_of_all_events_takes_two_calls_an_event_where_one_of_a_hundred_f
     tester.retry_all()
     assert _CALLS["count"] <= 2.1 * count
     assert sorted(int(said or b"") for _, said in tester.records("out")) == [*range(1, count + 1)]
+
+
+@pytest.mark.promise("keyed-looked-at")
+def test_a_key_is_tied_where_later_events_run_again_without_a_failed_one(tmp_path: Path) -> None:
+    """Event 7 fails once, and so does 107. Nothing comes behind 107."""
+    runs = StepRuns(_counting(Count()), tmp_path)
+    # What was tied is counted on while the bolt's tasks change.
+    for life, (tasks, numbers) in enumerate(((2, range(10)), (3, range(98, 108)), (2, range(9)))):
+        runs.life, runs.topology = str(life), _counting(Count(), tasks=tasks)
+        said = [b"other x", b"all x"]
+        runs.step([event(n, said[n % 2], key=b"k%d" % n) for n in numbers])
+        assert keys_by_bolt(runs.keys)["count"].tied == 1
+        runs.to_the_end()
+    runs.step([event(n, b"%d x" % (n // 10), key=b"k%d" % n) for n in range(200, 230)])
+    assert keys_by_bolt(runs.keys)["count"].tied == 2
 
 
 @pytest.mark.promise("keyed-by-field")
