@@ -163,12 +163,16 @@ def _plain(encoded: bytes) -> Any:
 
 
 def _stored_keys(key: bytes) -> Iterator[bytes]:
-    """Yield what is stored of a key of a field, as which it may be shown: text, bytes or an int."""
+    """Yield what is stored of a key of fields that is shown so: text, bytes, an int, or several."""
     with contextlib.suppress(UnicodeDecodeError):
         yield stored_key(key.decode())
     yield stored_key(key)
     with contextlib.suppress(ValueError, KeyedStateError):
         yield stored_key(int(key))
+    with contextlib.suppress(msgspec.DecodeError, KeyedStateError):
+        several = msgspec.json.decode(key)
+        if isinstance(several, list):
+            yield stored_key(several)
 
 
 def _behind(prefix: bytes) -> bytes | None:

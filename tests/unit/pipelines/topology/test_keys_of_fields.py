@@ -20,6 +20,7 @@ from sequitur.consumer.topology import (
 )
 from sequitur.consumer.topology.engine import key_groups, keyed_stage
 from sequitur.errors import KeyedStateError, TopologyBuildError, TopologyError, TopologyFileError
+from sequitur.pipelines.topology import kept_state
 from sequitur.pipelines.topology.kept_keys import keys_by_bolt
 from sequitur.pipelines.topology.processed import Processed
 from sequitur.pipelines.topology.topology_file import check_keys
@@ -271,6 +272,7 @@ def test_a_group_is_of_one_task(tasks: int) -> None:
 def test_a_key_is_text_bytes_or_an_int_or_several(values: Any, value: Any, shown: bytes) -> None:
     stored = key_groups.stored_key(values)
     assert (key_groups.key_value(stored), key_groups.shown_key(stored)) == (value, shown)
+    assert stored in kept_state._stored_keys(shown)
 
 
 @pytest.mark.promise("keyed-bounds")
