@@ -79,6 +79,8 @@ def each_partition(spark: SparkSession, task: Callable[[int], T], partitions: in
         settle()
         return answer
 
+    if not partitions:  # Spark cannot divide nothing
+        return []
     return spark.sparkContext.parallelize(range(partitions), partitions).map(settled).collect()
 
 

@@ -2,15 +2,24 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import dataclass, replace
 from fractions import Fraction
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any
+from zlib import crc32
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from sequitur.consumer.topology import (
+    BasicBolt,
+    ProcessSettings,
+    TopologyBuilder,
+    TopologyTester,
+)
+from sequitur.consumer.topology.api.builder import EVENT_FIELDS
 from sequitur.consumer.topology.windows.one_line import KeyBy
 from sequitur.windows import (
     Collect,
@@ -27,12 +36,12 @@ from sequitur.windows import (
     sliding,
     tumbling,
 )
-from tests.support.window_topologies import drain, results_of, run, usage, windows_tester
+from tests.support.window_topologies import drain, results_of, run, usage, windows_topology
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from sequitur.consumer.topology import KeyedBolt
+    from sequitur.consumer.topology import KeyedBolt, Topology, Tuple
 
 _END_MS = 10_000_000
 
@@ -73,7 +82,11 @@ class Case:
 
     def results(self, bolt: KeyedBolt, *streams: str) -> dict[bytes, list[Any]]:
         keyed = KeyBy("user") if self.by_field else None
-        tester = windows_tester(bolt, *streams, every=self.every, keyed=keyed)
+        return self.results_of(windows_topology(bolt, *streams, every=self.every, keyed=keyed))
+
+    def results_of(self, topology: Topology) -> dict[bytes, list[Any]]:
+        settings = ProcessSettings(max_attempts=0, retry_jitter=0, retry_factor=1)
+        tester = TopologyTester(topology, settings)
         until_ms = 0 if self.drains else _END_MS
         run(tester, self.batches(), until_ms=until_ms, retries=self.retries)
         if self.drains:
@@ -81,6 +94,7 @@ class Case:
         assert not tester.failed
         assert not tester.held
         assert not tester.dead_letters
+        assert not tester.late_for_window
         return results_of(tester)
 
 
@@ -215,6 +229,45 @@ def test_sessions(by_field: bool, drains: bool, case: Case) -> None:
 
     bolt = session("10 ms", late="drop", **aggregates())
     check(case, bolt, reference, by_field=by_field, drains=drains)
+
+
+class Counted(BasicBolt):
+    """Makes events of windows, of one key for all, and fails the first attempts at some."""
+
+    fields = EVENT_FIELDS
+
+    def __init__(self, every: int) -> None:
+        self.every = every
+
+    def process(self, tuple: Tuple, _: Any) -> Any:  # noqa: A002
+        if (
+            self.every
+            and tuple.attempt < 3
+            and crc32(repr(tuple.values).encode()) % self.every == 0
+        ):
+            raise ValueError("a window fails")
+        value = b'{"n":%d}' % tuple["n"]
+        yield b"all", value, (), tuple.event_time_ms, "windows", 0, 0, tuple.event_time_ms
+
+
+@pytest.mark.promise("windows-undone", "keyed-by-field")
+@pytest.mark.parametrize("by_field", [False, True])
+@given(case=cases(), drains=st.booleans(), allow_late=st.sampled_from((0, 7)))
+def test_windows_of_windows(by_field: bool, drains: bool, allow_late: int, case: Case) -> None:
+    """Of all keys: none is closed before the windows that it is of."""
+    builder = TopologyBuilder("totals")
+    builder.set_spout("events")
+    builder.set_bolt("keyed", KeyBy("user")).local_grouping("events")
+    own = tumbling("10 ms", allow_late=f"{allow_late} ms", late="drop", n=Count(usage))
+    builder.set_bolt("own", own).fields_grouping("keyed" if by_field else "events", "key")
+    builder.set_bolt("counted", Counted(case.every)).local_grouping("own")
+    total = tumbling("50 ms", late="drop", n=Sum("n"))
+    builder.set_bolt("total", total).fields_grouping("counted", "key")
+    builder.set_output("results", "results", key="key", value=None).local_grouping("total")
+    found = replace(case, by_field=by_field, drains=drains).results_of(builder.build())
+    counts = Counter(time_ms // 50 * 50 for _, time_ms, *_ in case.events)
+    expected = [{"begin_ms": one, "end_ms": one + 50, "n": counts[one]} for one in sorted(counts)]
+    assert found == ({b"all": expected} if expected else {})
 
 
 @pytest.mark.promise("windows-undone")

@@ -358,10 +358,12 @@ class Moment:
     # event times up to which earlier drains have called them, by bolt
     closed_ms: Mapping[str, int] = field(default_factory=dict)
 
-    def watermark_of(self, bolt: str) -> int | None:
+    def watermark_of(self, bolt: str, delay_ms: int) -> int | None:
         """Return what a bolt takes for the watermark: what it closed in a drain stays closed."""
-        known = [one for one in (self.watermark_ms, self.closed_ms.get(bolt)) if one is not None]
-        return max(known, default=None)
+        watermark_ms, closed_ms = self.watermark_ms, self.closed_ms.get(bolt)
+        if watermark_ms is None:
+            return closed_ms
+        return max(watermark_ms - delay_ms, closed_ms or 0)
 
 
 def ticks_due(

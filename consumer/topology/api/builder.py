@@ -364,6 +364,20 @@ class Topology:
             if isinstance(one.bolt, KeyedBolt) and one.id not in by_event
         )
 
+    def delay_ms(self, bolt: str) -> int:
+        """How long after the watermark a bolt's timers are called, for the bolts that it reads.
+
+        What their timers emit may be so much earlier than these.
+        """
+        delays_ms: dict[str, int] = {}
+        for one in self.components.values():
+            lags_ms = [
+                delays_ms[read.id] + (read.bolt.lag_ms if isinstance(read.bolt, KeyedBolt) else 0)
+                for read in (self.components[given.component] for given in one.inputs)
+            ]
+            delays_ms[one.id] = max(lags_ms, default=0)
+        return delays_ms[bolt]
+
     @property
     def stores_by_field(self) -> dict[str, str]:
         """As `key_stores`, of the bolts that are keyed by another field."""

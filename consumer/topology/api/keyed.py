@@ -80,6 +80,8 @@ class KeyedBolt(BaseBolt):
             `timedelta`, or text such as "30 days". None: until the bolt forgets them.
         max_bytes: How many bytes a key keeps at most, all together.
         version: Of its types, from 1 to 127. What is stored by another one goes through `migrate`.
+        lag_ms: How much earlier than its timer what `on_timer` emits may be, in ms of event time.
+            The timers of keyed bolts that read it wait so much longer.
         takes_events: Whether it takes events only: tuples with the fields of the spout's.
         needs_order: Whether it takes events, and in their order. Such a bolt cannot be keyed by
             another field.
@@ -93,6 +95,7 @@ class KeyedBolt(BaseBolt):
     ttl: Length | None = None
     max_bytes: int = 1 << 20
     version: int = 1
+    lag_ms: int = 0
     takes_events: bool = False
     needs_order: bool = False
     drains: bool = False

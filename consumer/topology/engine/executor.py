@@ -294,10 +294,11 @@ class BoltTasks:
         else:
             context, bolt = kept.context, kept.bolt
         moment = self._environment.start.moment
-        context.now_ms, context.watermark_ms = (
-            moment.now_ms,
-            moment.watermark_of(component.key_store),
-        )
+        # What plain bolts see is the watermark itself.
+        is_keyed = component.key_store in self._topology.stores_by_field
+        delay_ms = self._topology.delay_ms(component.id) if is_keyed else 0
+        context.now_ms = moment.now_ms
+        context.watermark_ms = moment.watermark_of(component.key_store, delay_ms)
         runner = self._runner_of(component, context, bolt)
         if self._environment.start.is_again and type(runner) in _REPEATING:
             runner.repeat_calls()
@@ -337,7 +338,11 @@ def _step_keys(topology: Topology, start: Start, *, runs_inline: bool) -> StepKe
     bolts = (one for one in topology.bolts if isinstance(one.bolt, KeyedBolt))
     if not runs_inline and any(one.concurrency > 1 for one in bolts):
         keys = {name: SharedStore(store) for name, store in keys.items()}
-    return StepKeys(keys, moment.reached_ms, topology.draining if moment.closes else ())
+    stores, reached_ms = topology.key_stores, moment.reached_ms
+    if reached_ms is not None and keys:
+        # Those by a field are of one bolt, and no bolt is before those by the events' key.
+        reached_ms -= max(topology.delay_ms(stores[name]) for name in keys)
+    return StepKeys(keys, reached_ms, topology.draining if moment.closes else ())
 
 
 def _copy_of(component: Component) -> Any:

@@ -18,7 +18,7 @@ from sequitur.consumer.topology.engine.keyed import TIMER, KeyedRunner, is_curre
 from sequitur.consumer.topology.engine.plan import order_of
 from sequitur.consumer.topology.engine.task_output import OF_BATCH
 from sequitur.consumer.topology.engine.trees import ACKED, TrackedTuple
-from sequitur.consumer.topology.settling.root import Root, TimerPlace
+from sequitur.consumer.topology.settling.root import Root, TimerPlace, least
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection
@@ -51,7 +51,7 @@ class KeyedStageExecutor(Executor):
         Args:
             given: As for `Executor`.
             component: The bolt.
-            hold_ms: Event time of the oldest event that is known to wait.
+            hold_ms: Up to when timers are called, for what is known to wait.
             waiting: Timers that wait in the form of events.
             dropped: Timers that are given up, and are not to be called again.
             killers: Timers that are known to kill the process.
@@ -66,7 +66,9 @@ class KeyedStageExecutor(Executor):
         self._component = component
         self._store = self._topology.components[component].key_store
         self._hold_ms = hold_ms
+        self._delay_ms = self._topology.delay_ms(component)
         self._timers: dict[int, Root] = {}
+        self._trees.own_timers = self._timers
         self._killers = frozenset(killers)
         self._tell = tell
         tasks = self._placement.tasks[component]
@@ -77,9 +79,11 @@ class KeyedStageExecutor(Executor):
 
     @property
     def hold_ms(self) -> int | None:
-        """Event time of the oldest event that is known to wait by now."""
-        known = [one for one in (self._hold_ms, self._trees.oldest_ms) if one is not None]
-        return min(known, default=None)
+        """Up to when timers are called, for all that is known to wait by now."""
+        others_ms = self._trees.oldest_other_ms
+        if others_ms is not None:
+            others_ms -= self._delay_ms
+        return least(self._hold_ms, others_ms, self._trees.oldest_own_ms)
 
     def receive(self, component: str, task: int, sent: Sent) -> None:
         """Call the timers that are due before a tuple, then give it to its task."""

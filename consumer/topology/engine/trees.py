@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING, Any, ClassVar, Final, NamedTuple
 from sequitur.consumer.topology.api.tuple import Event, Tuple
 from sequitur.consumer.topology.engine.plan import Ordering
 from sequitur.consumer.topology.settling.outcomes import EventOutcome, settle_roots
-from sequitur.consumer.topology.settling.root import is_made, never_acked
+from sequitur.consumer.topology.settling.root import is_made, least, never_acked
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
     from sequitur.base.copy_headers import FailReason
     from sequitur.consumer.topology.api.builder import TreeFailure
@@ -147,7 +147,7 @@ class TreeTracker:
 
     __slots__ = (
         "_dead_block", "_keeps_order", "_policy", "blocked", "current", "event", "late_acks",
-        "oldest_ms", "untracked_failures",
+        "oldest_other_ms", "oldest_own_ms", "own_timers", "untracked_failures",
     )  # fmt: skip
 
     def __init__(self, rules: Rules, event: Any, *, dead_block: bool = False) -> None:
@@ -156,8 +156,11 @@ class TreeTracker:
         self.current: Root | None = None
         self.event = event
         self.blocked: dict[bytes, Order] = {}
-        # least event time of those that are known to wait; what tasks made holds back no watermark
-        self.oldest_ms: int | None = None
+        # least event time of those that are known to wait: of timers of this stage's bolt, and of
+        # others; what tasks made holds back no watermark
+        self.own_timers: Mapping[int, Root] = {}
+        self.oldest_own_ms: int | None = None
+        self.oldest_other_ms: int | None = None
         self.late_acks = 0
         self.untracked_failures = 0
         self._policy = rules.retry
@@ -191,12 +194,21 @@ class TreeTracker:
             if self._dead_block or not gives_up:
                 self.block(root.key, root.order)
             if not gives_up:
-                self.let_wait(root.event)
+                self.let_wait(root.id, root.event)
 
-    def let_wait(self, event: tuple[Any, ...]) -> None:
-        """Note that an event waits, by its values."""
-        if not is_made(event) and (self.oldest_ms is None or event[3] < self.oldest_ms):
-            self.oldest_ms = event[3]
+    def let_wait(self, root: int, event: tuple[Any, ...]) -> None:
+        """Note that an event waits, by the id of its root and its values."""
+        if is_made(event):
+            return
+        if root in self.own_timers:
+            self.oldest_own_ms = least(self.oldest_own_ms, event[3])
+        else:
+            self.oldest_other_ms = least(self.oldest_other_ms, event[3])
+
+    @property
+    def oldest_ms(self) -> int | None:
+        """Least event time of those that are known to wait."""
+        return least(self.oldest_own_ms, self.oldest_other_ms)
 
     def gives_up(self, root: Root, reason: FailReason) -> bool:
         """Return whether an event that fails now has no further attempt."""
@@ -230,7 +242,7 @@ class TreeTracker:
         """Hold an event, and later ones of its key."""
         root.is_held = True
         self.block(root.key, root.order)
-        self.let_wait(root.event)
+        self.let_wait(root.id, root.event)
 
     def block(self, key: bytes | None, order: Order) -> None:
         """Hold the events of a key that are later than one that waits."""
@@ -289,7 +301,7 @@ class OpenTrees:
     def hold(self, root: Root) -> None:
         """Hold an event that is not fed, because an earlier one of its key waits."""
         root.is_held = True
-        self._trees.let_wait(root.event)
+        self._trees.let_wait(root.id, root.event)
         self.unfinished.append(UnfinishedEvent(root, EventOutcome.HELD, root.attempt - 1))
 
     def add(self, root: Root, values: Any) -> None:

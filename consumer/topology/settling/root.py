@@ -145,6 +145,11 @@ class TimerPlace(NamedTuple):
         return self.key, said, (), *self.order, time_ms
 
 
+def least(*times_ms: int | None) -> int | None:
+    """Return the least time; None if none is known."""
+    return min((one for one in times_ms if one is not None), default=None)
+
+
 def is_timer(event: tuple[Any, ...]) -> bool:
     """Return whether an event's values are those of a timer."""
     return event[4] in {BEFORE_EVENTS, AFTER_EVENTS} and event[0] is not None

@@ -397,6 +397,12 @@ class StepBatch(ABC):
     def time_ms(self) -> int:
         """Return the time now, by the clock that `now_ms` was read from."""
 
+    def delayed_ms(self, stage: Stage, timer_ms: int | None) -> int | None:
+        """Return which event time is to be reached before a timer of a stage's bolt is due."""
+        if timer_ms is None:
+            return None
+        return timer_ms + self.topology.delay_ms(stage.components[0])
+
     @abstractmethod
     def ids(self, stage: int, task: int) -> Callable[[], int]:
         """Return the source of a task's edges. It draws 64 random bits a call, never 0."""

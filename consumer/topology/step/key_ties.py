@@ -13,12 +13,14 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
+from sequitur.consumer.topology.settling.root import least
 from sequitur.consumer.topology.step.batch import TaskResult
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping, Sequence
 
     from sequitur.consumer.topology.api.builder import TreeFailure
+    from sequitur.consumer.topology.engine.plan import Stage
     from sequitur.consumer.topology.step.batch import Handle, StepBatch
 
 
@@ -30,7 +32,7 @@ class KnownRoots:
     failures: Mapping[int, TreeFailure] = field(default_factory=dict)  # by id of the root
     held: Collection[int] = ()  # ids
     dead: Collection[int] = ()  # ids of those that are given up
-    hold_ms: int | None = None  # event time of the oldest that waits
+    holds_ms: Mapping[int, int] = field(default_factory=dict)  # see `holds_ms`
 
 
 class Calls(NamedTuple):
@@ -40,26 +42,55 @@ class Calls(NamedTuple):
     keys: Any  # a number for each key
     numbers: Any  # the number of each call
     times_ms: Any  # when a timer was due; -1 for other roots
+    came_back: Any  # ids of the roots of timers that waited, and came back too early
+    stage: int  # the number of the bolt's stage
+    delay_ms: int  # see `Topology.delay_ms`
 
     def keys_of(self, roots: Collection[int]) -> int:
         """Return at how many keys calls for some roots were."""
         are_theirs = np.isin(self.roots, np.array([*roots], np.uint64))
         return len(np.unique(self.keys[are_theirs]))
 
-    def behind(self, places: Any, is_open: Any, oldest_ms: int | None) -> Any:
+    def behind(self, places: Any, is_open: Any, hold_ms: int | None) -> Any:
         """Return which rows are of calls that do not count.
 
         Args:
             places: The place of each row's root among all roots.
             is_open: Whether the root at a place is not done.
-            oldest_ms: Event time of the oldest event that waits; None without any.
+            hold_ms: Up to when timers are called; None: all that are due.
         """
         undone = is_open[places]
-        if oldest_ms is not None:
-            undone |= self.times_ms > oldest_ms
+        if hold_ms is not None:
+            undone |= self.times_ms > hold_ms
         first = np.full(int(self.keys.max(initial=-1)) + 1, np.iinfo(np.int64).max)
         np.minimum.at(first, self.keys[undone], self.numbers[undone])
         return self.numbers >= first[self.keys]
+
+
+def timers_of(calls: Sequence[Calls]) -> dict[int, tuple[int, Any]]:
+    """Return by stage its delay, and the ids of all timers of its bolt that were due."""
+    found: dict[int, tuple[int, Any]] = {}
+    for one in calls:
+        _, before = found.get(one.stage, (0, one.came_back))
+        own = np.unique(np.concatenate([before, one.came_back, one.roots[one.times_ms >= 0]]))
+        found[one.stage] = one.delay_ms, own
+    return found
+
+
+def holds_ms(calls: Sequence[Calls], waiting: Any, times_ms: Any) -> dict[int, int]:
+    """Return by stage up to when its timers are called: as far as all is there that they are for.
+
+    Args:
+        calls: The calls of all stages.
+        waiting: Ids of the roots that wait.
+        times_ms: Their event times.
+    """
+    found = {}
+    for stage, (delay_ms, timers) in timers_of(calls).items():
+        are_own = np.isin(waiting, timers)
+        if len(waiting):
+            found[stage] = int((times_ms - np.where(are_own, 0, delay_ms)).min())
+    return found
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,6 +99,9 @@ class CallsTask:
 
     batch: StepBatch
     log: Handle
+    stage: int
+    delay_ms: int
+    came_back: Sequence[int]
 
     def __call__(self) -> Calls:
         log = self.batch.read_key_log(self.log)
@@ -83,7 +117,11 @@ class CallsTask:
         ]
         columns = zip(*rows, strict=True) if rows else ((), (), (), ())
         kinds = (np.uint64, np.int64, np.int64, np.int64)
-        return Calls(*(np.array(one, kind) for one, kind in zip(columns, kinds, strict=True)))
+        roots, numbers_of_keys, calls, times_ms = (
+            np.array(one, kind) for one, kind in zip(columns, kinds, strict=True)
+        )
+        came_back = np.array(self.came_back, np.uint64)
+        return Calls(roots, numbers_of_keys, calls, times_ms, came_back, self.stage, self.delay_ms)
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,6 +129,7 @@ class UndoCallsTask:
     """Leaves what a task has changed of keys of a field, without what is undone."""
 
     batch: StepBatch
+    stage: Stage
     task: int
     log: Handle  # what undoes the task's changes
     verdicts: Sequence[Handle]  # what becomes of all events that are not done
@@ -104,13 +143,13 @@ class UndoCallsTask:
         dead = [one.id for one in verdicts if one.is_dead and one.id in log.timers]
         for timer in dead:
             log.drop(log.timers[timer])
-        again = (log.left[where].timer_ms for where in undone)
+        again_ms = least(*(log.left[where].timer_ms for where in undone))
         return TaskResult(
             keys={
                 (component, self.task): self.batch.write_changes(changes, self.wave)
                 for component, changes in log.changes().items()
             },
-            next_timer_ms=min((one for one in again if one is not None), default=None),
+            next_timer_ms=self.batch.delayed_ms(self.stage, again_ms),
             late_for_window=log.late_for_window(unfinished),
             is_open=self.batch.closes and bool(dead),
         )

@@ -18,7 +18,13 @@ from sequitur.consumer.topology.api.builder import TreeFailure
 from sequitur.consumer.topology.engine.runner import FINISH_OVERRAN
 from sequitur.consumer.topology.engine.task_output import finish_words
 from sequitur.consumer.topology.settling.acker import AckFlag
-from sequitur.consumer.topology.step.key_ties import CallsTask, KnownRoots, UndoCallsTask
+from sequitur.consumer.topology.settling.root import least
+from sequitur.consumer.topology.step.key_ties import (
+    CallsTask,
+    KnownRoots,
+    UndoCallsTask,
+    holds_ms,
+)
 from sequitur.consumer.topology.step.tasks import AckerTask, SpoutTask, StageTask
 from sequitur.consumer.topology.step.undone_keys import UndoTask
 from sequitur.consumer.topology.step.verdicts import UnfinishedRoots, VerdictTask, decide
@@ -280,17 +286,18 @@ class StepRun:
             results += self._run([self._with_keys(one, results) for one in tasks])
         return results
 
-    def _with_keys(
-        self, task: StageTask, results: Sequence[TaskResult], hold_ms: int | None = None
-    ) -> StageTask:
+    def _with_keys(self, task: StageTask, results: Sequence[TaskResult]) -> StageTask:
         """Return a task with what its keyed bolt kept, and with what waits by earlier stages."""
         component = task.stage.components[0]
         if component not in self._batch.topology.keyed_by_field:
             return task
+        oldest_ms = least(*(one.hold_ms for one in results))
+        if oldest_ms is not None:
+            oldest_ms -= self._batch.topology.delay_ms(component)
         return replace(
             task,
             keys=self._keys_of(task.task, (component,)),
-            hold_ms=_least(hold_ms, *(one.hold_ms for one in results)),
+            hold_ms=least(oldest_ms, self._known.holds_ms.get(task.stage.number)),
             waiting=[place for one in results for _, place in one.waiting_timers],
             dropped=[
                 place
@@ -322,9 +329,7 @@ class StepRun:
             before = counting[:begin]
             sent = [(one.tuples_file, one.tuples) for one in before]
             again = [
-                self._with_keys(
-                    replace(one, unfinished=left_out, is_again=True), before, known.hold_ms
-                )
+                self._with_keys(replace(one, unfinished=left_out, is_again=True), before)
                 for one in self._stage_tasks(stage, sent, wave, behind)
                 if begin + one.task in known.places
                 or any((component, one.task) in readers for component in stage.components)
@@ -367,7 +372,8 @@ class StepRun:
         gone = {root for one in made if one is not None for root, _ in self._batch.read_made(one)}
         kept = {root: one for root, one in alone.items() if root not in gone}
         emitted = self._batch.emitted_roots(roots)
-        times_ms = dict(zip(emitted.ids.tolist(), emitted.times_ms.tolist(), strict=True))
+        wait = [root for root, one in kept.items() if not one.is_dead]
+        waits = np.isin(emitted.ids, np.array(wait, np.uint64))
         return KnownRoots(
             places,
             {
@@ -377,7 +383,7 @@ class StepRun:
             },
             {root for root, one in kept.items() if one.reason is None},
             {root for root, one in kept.items() if one.is_dead},
-            min((times_ms[root] for root, one in kept.items() if not one.is_dead), default=None),
+            holds_ms(found.calls, emitted.ids[waits], emitted.times_ms[waits]),
         )
 
     def _run(self, tasks: Sequence[SpoutTask | StageTask]) -> list[TaskResult]:
@@ -495,7 +501,7 @@ class StepRun:
                     keys=one.keys,
                     late_for_window=one.late_for_window,
                     is_open=first.is_open or one.is_open,
-                    next_timer_ms=_least(first.next_timer_ms, one.next_timer_ms),
+                    next_timer_ms=least(first.next_timer_ms, one.next_timer_ms),
                 )
         return results
 
@@ -507,17 +513,17 @@ class StepRun:
         if not any(verdicts):
             return results
         written = [batch.write_verdicts(own) for own in verdicts if own]
-        tasks = [task for stage in batch.plan.stages[1:] for task in range(stage.tasks)]
+        tasks = [(stage, task) for stage in batch.plan.stages[1:] for task in range(stage.tasks)]
         undo = {
-            place: UndoCallsTask(batch, task, one.key_log, written, wave)
-            for place, (task, one) in enumerate(zip(tasks, results, strict=True))
+            place: UndoCallsTask(batch, stage, task, one.key_log, written, wave)
+            for place, ((stage, task), one) in enumerate(zip(tasks, results, strict=True))
             if one.key_log is not None
         }
-        undone = self._tasks.repeat(list(undo.values()))
+        undone = self._tasks.repeat(list(undo.values())) if undo else ()
         for place, one in zip(undo, undone, strict=True):
             one.closed_ms = results[place].closed_ms
             one.is_open |= results[place].is_open
-            one.next_timer_ms = _least(one.next_timer_ms, results[place].next_timer_ms)
+            one.next_timer_ms = least(one.next_timer_ms, results[place].next_timer_ms)
             results[place] = one
         return results
 
@@ -528,12 +534,12 @@ class StepRun:
         waits_ms = result.least_waiting_ms
         ahead = (one.next_timer_ms for one in later)
         held = (one for one in ahead if one is not None and (waits_ms is None or one < waits_ms))
-        due_ms = result.next_timer_ms = _least(*(one.next_timer_ms for one in spouts), *held)
+        due_ms = result.next_timer_ms = least(*(one.next_timer_ms for one in spouts), *held)
         if due_ms is not None and batch.reached_ms is not None and due_ms <= batch.reached_ms:
             # It stood behind an event that was given up in this step, or there was no room for it.
-            result.next_due_ms = _least(result.next_due_ms, batch.now_ms)
+            result.next_due_ms = least(result.next_due_ms, batch.now_ms)
         if any(one.is_open for one in results):
-            result.next_due_ms = _least(result.next_due_ms, batch.now_ms)
+            result.next_due_ms = least(result.next_due_ms, batch.now_ms)
         for one in results:
             result.late_for_window.update(one.late_for_window)
             result.closed_ms = latest(result.closed_ms, one.closed_ms)
@@ -603,15 +609,25 @@ class StepRun:
             failures |= self._known.failures
             are_held = np.isin(ids, np.array([*self._known.held], np.uint64))
             flags[are_held] |= np.uint8(AckFlag.HELD)
-        logs = [one.key_log for one in results[len(spouts) :] if one.key_log is not None]
-        calls = [CallsTask(batch, one) for one in logs] if len(ids) else []
+        # A bolt that is keyed by a field has a stage of its own.
+        stages = [stage for stage in batch.plan.stages for _ in range(stage.tasks)]
+        calls = [
+            CallsTask(
+                batch,
+                one.key_log,
+                stage.number,
+                batch.topology.delay_ms(stage.components[0]),
+                one.held_timers,
+            )
+            for stage, one in zip(stages, results, strict=True)
+            if stage.number and one.key_log is not None and len(ids)
+        ]
         return acked, UnfinishedRoots(
             ids,
             flags,
             failures,
             [several for one in told for several in one.shared],
             self._tasks.repeat(calls) if calls else (),
-            [timer for one in results for timer in one.held_timers],
             [one.not_tried for one in spouts if one.not_tried is not None],
         )
 
@@ -677,8 +693,8 @@ class StepRun:
             emitted=done.emitted,
             outputs=done.outputs,
         )
-        result.next_due_ms = _least(result.next_due_ms, done.next_due_ms)
-        result.least_waiting_ms = _least(result.least_waiting_ms, done.least_waiting_ms)
+        result.next_due_ms = least(result.next_due_ms, done.next_due_ms)
+        result.least_waiting_ms = least(result.least_waiting_ms, done.least_waiting_ms)
         result.finish_failures += done.finish_failures
         for name, records in done.files.items():
             published = batch.publish(f"outputs/{name}", records)
@@ -697,7 +713,3 @@ def latest(times_ms: Mapping[str, int], others_ms: Mapping[str, int]) -> dict[st
     return {**times_ms} | {
         name: max(time_ms, times_ms.get(name, time_ms)) for name, time_ms in others_ms.items()
     }
-
-
-def _least(*numbers: int | None) -> int | None:
-    return min((one for one in numbers if one is not None), default=None)

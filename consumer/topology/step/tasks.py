@@ -387,7 +387,7 @@ class StageTask:
     made: Mapping[bytes, Order] = field(default_factory=dict)
     # of a stage with a bolt that is keyed by a field: what its task kept before
     keys: Mapping[tuple[str, int], Sequence[Handle]] = field(default_factory=dict)
-    hold_ms: int | None = None  # event time of the oldest event that is known to wait
+    hold_ms: int | None = None  # up to when its timers are called, for what is known to wait
     waiting: Sequence[TimerPlace] = ()  # timers of such bolts that wait in the form of events
     dropped: Sequence[TimerPlace] = ()  # those among them that are known to be given up
     is_again: bool = False  # whether it runs once more, without events that are not done
@@ -462,7 +462,8 @@ class StageTask:
             result.key_log = batch.write_key_log(log)
         result.held_timers = executor.held
         waiting = executor.waiting_keys
-        result.next_timer_ms = executor.keys.next_timer_ms(waiting)
+        next_ms = executor.keys.next_timer_ms(waiting)
+        result.next_timer_ms = batch.delayed_ms(self.stage, next_ms)
         result.late_for_window = log.late_for_window(())
         result.closed_ms = executor.keys.closed_ms
         # What waits holds timers. The step that tries it again looks at them.

@@ -22,12 +22,12 @@ from sequitur.consumer.topology.settling.root import (
     never_acked,
 )
 from sequitur.consumer.topology.step.batch import (
-    HOLDS_NOTHING_MS,
     EventVerdict,
     PendingEvent,
     TaskResult,
     components_of,
 )
+from sequitur.consumer.topology.step.key_ties import holds_ms, timers_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -150,7 +150,6 @@ class UnfinishedRoots:
     failures: Mapping[int, TreeFailure]  # why roots failed, as far as tasks know
     shared: Sequence[tuple[int, ...]]  # ids of roots that share an output
     calls: Sequence[Calls] = ()  # of bolts that are keyed by a field
-    held_timers: Sequence[int] = ()  # ids of timers of such bolts that came back too early
     # event time and retry of the oldest events that were not tried
     not_tried: Sequence[tuple[int, int]] = ()
 
@@ -223,9 +222,9 @@ def _tied(  # noqa: PLR0917 - private, and each is of a type of its own
     for turn in range(_MOST_TIES + 1):
         is_open = settled.outcomes != EventOutcome.DONE
         waits = is_open & (settled.outcomes != EventOutcome.DEAD)
-        oldest_ms = min([HOLDS_NOTHING_MS, *ms[waits].tolist()])
+        holds = holds_ms(found.calls, emitted.ids[waits], ms[waits])
         behind = [
-            at[one.behind(at, is_open, oldest_ms)]
+            at[one.behind(at, is_open, holds.get(one.stage))]
             for one, at in zip(found.calls, places, strict=True)
         ]
         more = np.unique(np.concatenate(behind))
@@ -236,23 +235,27 @@ def _tied(  # noqa: PLR0917 - private, and each is of a type of its own
             more = np.flatnonzero(~is_open & (ms >= ms[is_open].min()))
         held_now += more.tolist()
         settled = settled_with(held_now)
-    _hold_timers(settled, found, ms, [*places, places_of(found.held_timers)])
+    _hold_timers(settled, found, emitted, places_of)
     return settled
 
 
 def _hold_timers(
-    settled: Settlement, found: UnfinishedRoots, ms: Any, places: Sequence[Any]
+    settled: Settlement,
+    found: UnfinishedRoots,
+    emitted: EmittedRoots,
+    places_of: Callable[[Any], Any],
 ) -> None:
     """Let timers that are held wait for the retries of the older events that hold them."""
-    *called, came_back = places
-    are_timers = [at[one.times_ms >= 0] for one, at in zip(found.calls, called, strict=True)]
-    timers = np.unique(np.concatenate([*are_timers, came_back])).astype(np.intp)
-    timers = timers[settled.outcomes[timers] == EventOutcome.HELD]
     again = settled.outcomes == EventOutcome.RETRY
-    for place in timers.tolist():
-        retries = settled.retry_at_ms[again & (ms < ms[place])].tolist()
-        retries += [at_ms for time_ms, at_ms in found.not_tried if time_ms < ms[place]]
-        settled.retry_at_ms[place] = max(retries, default=0)
+    for delay_ms, timers in timers_of(found.calls).values():
+        own = places_of(timers).astype(np.intp)
+        ms = emitted.times_ms - delay_ms
+        ms[own] += delay_ms
+        for place in own[settled.outcomes[own] == EventOutcome.HELD].tolist():
+            retries = settled.retry_at_ms[again & (ms < ms[place])].tolist()
+            not_tried = ((time_ms - delay_ms, at_ms) for time_ms, at_ms in found.not_tried)
+            retries += [at_ms for time_ms, at_ms in not_tried if time_ms < ms[place]]
+            settled.retry_at_ms[place] = max(retries, default=0)
 
 
 def _verdicts(

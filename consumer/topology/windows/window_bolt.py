@@ -36,6 +36,7 @@ class WindowBolt(KeyedBolt):
         self._title = title
         self._closing = closing
         self._allow_late_ms = closing.allow_late_ms
+        self.lag_ms = closing.allow_late_ms + 1
         self.streams = {} if closing.drops_late else {LATE: LATE_FIELDS}
         self._compute(aggregates)
 

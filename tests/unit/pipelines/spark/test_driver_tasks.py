@@ -9,7 +9,7 @@ import pytest
 from pyspark.errors import PySparkException
 
 from sequitur.errors import FencedError, ReorderError
-from sequitur.pipelines.spark.tasks import errors_in_utf8, reason_of
+from sequitur.pipelines.spark.tasks import each_partition, errors_in_utf8, reason_of
 from sequitur.pipelines.workers import in_blocks
 
 if TYPE_CHECKING:
@@ -23,6 +23,11 @@ _NOBODY = cast("Workers", None)
 def test_small_work_is_one_block() -> None:
     """No round of Spark's tasks is needed for it."""
     assert in_blocks(_NOBODY, list, 3, reads=1000) == [[0, 1, 2]]
+
+
+def test_no_work_is_no_round_of_tasks() -> None:
+    """Spark cannot divide nothing."""
+    assert each_partition(cast("Any", None), int, 0) == []
 
 
 @pytest.mark.parametrize(
