@@ -360,10 +360,9 @@ class Moment:
 
     def watermark_of(self, bolt: str, delay_ms: int) -> int | None:
         """Return what a bolt takes for the watermark: what it closed in a drain stays closed."""
-        watermark_ms, closed_ms = self.watermark_ms, self.closed_ms.get(bolt)
-        if watermark_ms is None:
-            return closed_ms
-        return max(watermark_ms - delay_ms, closed_ms or 0)
+        watermark_ms = None if self.watermark_ms is None else self.watermark_ms - delay_ms
+        known = [one for one in (watermark_ms, self.closed_ms.get(bolt)) if one is not None]
+        return max(known, default=None)
 
 
 def ticks_due(

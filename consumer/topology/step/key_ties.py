@@ -9,7 +9,7 @@ end with the step: the events run again without those that wait for a retry.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import numpy as np
 
@@ -22,6 +22,9 @@ if TYPE_CHECKING:
     from sequitur.consumer.topology.api.builder import TreeFailure
     from sequitur.consumer.topology.engine.plan import Stage
     from sequitur.consumer.topology.step.batch import Handle, StepBatch
+
+
+_NO_TIMER: Final = np.iinfo(np.int64).min
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,7 +44,7 @@ class Calls(NamedTuple):
     roots: Any  # ids of the roots that they were for; a call for several has a row of each
     keys: Any  # a number for each key
     numbers: Any  # the number of each call
-    times_ms: Any  # when a timer was due; -1 for other roots
+    times_ms: Any  # when a timer was due; `_NO_TIMER` for other roots
     came_back: Any  # ids of the roots of timers that waited, and came back too early
     stage: int  # the number of the bolt's stage
     delay_ms: int  # see `Topology.delay_ms`
@@ -72,7 +75,9 @@ def timers_of(calls: Sequence[Calls]) -> dict[int, tuple[int, Any]]:
     found: dict[int, tuple[int, Any]] = {}
     for one in calls:
         _, before = found.get(one.stage, (0, one.came_back))
-        own = np.unique(np.concatenate([before, one.came_back, one.roots[one.times_ms >= 0]]))
+        own = np.unique(
+            np.concatenate([before, one.came_back, one.roots[one.times_ms > _NO_TIMER]])
+        )
         found[one.stage] = one.delay_ms, own
     return found
 
@@ -111,7 +116,7 @@ class CallsTask:
                 one.root,
                 keys.setdefault((one.component, one.key), len(keys)),
                 one.call,
-                log.timers[one.root].order[0] if one.root in log.timers else -1,
+                log.timers[one.root].order[0] if one.root in log.timers else _NO_TIMER,
             )
             for one in log.images
         ]

@@ -20,10 +20,10 @@ from sequitur.windows import (
     sliding,
     tumbling,
 )
-from tests.support.window_topologies import results_of, run, windows_tester
+from tests.support.window_topologies import OneKey, results_of, run, windows_tester
 
 if TYPE_CHECKING:
-    from sequitur.consumer.topology import Event, KeyedBolt
+    from sequitur.consumer.topology import BaseBolt, Event, KeyedBolt
 
 
 def _side(_: Event) -> str:
@@ -124,3 +124,14 @@ def test_a_key_is_forgotten_when_its_windows_are_closed() -> None:
         assert kept.timer_ms is not None
         tester.run(watermark_ms=9_000)
         assert [list(store.all()) for store in tester._keys.values()] == [[]]
+
+
+@pytest.mark.promise("windows-late")
+@pytest.mark.parametrize("keyed", [None, OneKey()])
+def test_events_before_1970_are_late_only_behind_the_watermark(keyed: BaseBolt | None) -> None:
+    tester = windows_tester(tumbling("10 ms", late="drop", n=Count()), keyed=keyed)
+    tester.run([("a", "1", -1_000)])
+    tester.run([("a", "2", -995), ("a", "3", -985)])
+    tester.run(watermark_ms=-900)
+    assert [one["n"] for one in results_of(tester)[b"a"]] == [2, 1]
+    assert not tester.late_for_window
