@@ -120,7 +120,7 @@ bench-spark-sink: setup ## A stream of one's own: ExactlyOnceKafka beside Spark'
 bench-process: setup ## A topology behind the reorder job, transactions, the acker: build/bench/process.json
 	@$(BIN)/python -m benchmarks.process --events $(EVENTS)
 
-bench-windows: setup ## Windows and a join on the local runner: build/bench/windows.json
+bench-windows: peers ## Windows and a join on both runners, and Flink's: build/bench/windows.json
 	@$(BIN)/python -m benchmarks.windows
 
 bench-keyed: setup ## State of keys: cost, a step that touches one, many keys in little memory: build/bench/keyed.json

@@ -1,4 +1,6 @@
-"""Flink's ways to event-time order, as SQL from Kafka to Kafka; runs in the peers' environment.
+"""Flink's ways to event-time order, and its windows, as SQL from Kafka to Kafka.
+
+It runs in the peers' environment.
 
     python flink_job.py KIND bounded|steady BOOTSTRAP_SERVERS INPUT OUTPUT CONNECTOR_JAR
                         FUNCTION_JAR FOLDER DELAY_S
@@ -6,7 +8,8 @@
 - keyed: an `OVER` aggregate ordered by time, which sorts each key's rows as the watermark passes;
 - global: `ORDER BY` the time, which sorts all rows, and so has one task;
 - ptf: a process table function (InOrder.java) whose argument has `ORDER BY`; for steady only, since
-  Flink 2.3 fails at the end of a bounded input ("Received element after endOfInput").
+  Flink 2.3 fails at the end of a bounded input ("Received element after endOfInput");
+- tumbling-count, tumbling-mean, session, join: the windows of `benchmarks.windows`, by key.
 
 Bounded, it checkpoints every 10 s into FOLDER, puts out at least once, and ends with what is in its
 topic now. It prints one line of JSON: the seconds from the moment the job was submitted, its
@@ -24,6 +27,51 @@ from pyflink.table import EnvironmentSettings, TableEnvironment
 
 _ROW = "hostname STRING, cpu INT, `usage` DOUBLE, occurred_at BIGINT"
 _FIELDS = "hostname, cpu, `usage`, occurred_at"
+_GAP = "2"
+"""Of sessions and of the join, as in `benchmarks.windows_topology`; in seconds."""
+_TUMBLED = (
+    "TABLE(TUMBLE(TABLE arrived, DESCRIPTOR(ts), INTERVAL '10' SECOND)) "
+    "GROUP BY k, window_start, window_end"
+)
+_KINDS = {
+    "keyed": (
+        f"{_ROW}, n BIGINT",
+        (
+            f"SELECT k, {_FIELDS}, COUNT(*) OVER (PARTITION BY hostname, cpu ORDER BY ts "
+            "ROWS BETWEEN 1 PRECEDING AND CURRENT ROW){number} FROM arrived"
+        ),
+    ),
+    "global": (_ROW, f"SELECT k, {_FIELDS}{{number}} FROM arrived ORDER BY ts"),
+    "ptf": (
+        _ROW,
+        (
+            f"SELECT k, {_FIELDS}{{number}} FROM "
+            "in_order(arrived => TABLE arrived PARTITION BY k ORDER BY ts)"
+        ),
+    ),
+    "tumbling-count": ("`count` BIGINT", f"SELECT k, COUNT(*) FROM {_TUMBLED}"),
+    "tumbling-mean": (
+        "`mean` DOUBLE, `count` BIGINT",
+        f"SELECT k, AVG(`usage`), COUNT(*) FROM {_TUMBLED}",
+    ),
+    "session": (
+        "`count` BIGINT",
+        (
+            "SELECT k, COUNT(*) FROM TABLE(SESSION(TABLE arrived PARTITION BY k, DESCRIPTOR(ts), "
+            f"INTERVAL '{_GAP}' SECOND)) GROUP BY k, window_start, window_end"
+        ),
+    ),
+    "join": (
+        "left_ms BIGINT, right_ms BIGINT",
+        (
+            "SELECT l.k, l.occurred_at, r.occurred_at "
+            "FROM (SELECT * FROM arrived WHERE MOD(occurred_at, 2) = 0) AS l, "
+            "(SELECT * FROM arrived WHERE MOD(occurred_at, 2) = 1) AS r "
+            f"WHERE l.k = r.k AND r.ts BETWEEN l.ts AND l.ts + INTERVAL '{_GAP}' SECOND"
+        ),
+    ),
+}
+"""What is put out of each kind, beside the key, and how it is selected."""
 # The key goes through as it is, so that a key's rows share a partition behind the job, too.
 _KEY = "'key.format' = 'raw', 'key.fields' = 'k', 'value.fields-include' = 'EXCEPT_KEY'"
 
@@ -58,9 +106,9 @@ def main() -> None:
         if is_steady
         else ""
     )
-    counted = ", n BIGINT" if kind == "keyed" else ""
+    columns, select = _KINDS[kind]
     table.execute_sql(
-        f"CREATE TABLE ordered (k STRING, {_ROW}{counted}{numbered}) WITH ('connector' = 'kafka', "
+        f"CREATE TABLE ordered (k STRING, {columns}{numbered}) WITH ('connector' = 'kafka', "
         f"'topic' = '{sink}', 'properties.bootstrap.servers' = '{brokers}', "
         "'properties.compression.type' = 'lz4', 'properties.linger.ms' = '5', "
         f"'properties.batch.size' = '262144', {once}'value.format' = 'json', {_KEY})"
@@ -69,14 +117,7 @@ def main() -> None:
         table.execute_sql(
             f"CREATE TEMPORARY FUNCTION in_order AS 'InOrder' USING JAR 'file://{function}'"
         )
-    select = {
-        "keyed": f"SELECT k, {_FIELDS}, COUNT(*) OVER (PARTITION BY hostname, cpu ORDER BY ts "
-        f"ROWS BETWEEN 1 PRECEDING AND CURRENT ROW){number} FROM arrived",
-        "global": f"SELECT k, {_FIELDS}{number} FROM arrived ORDER BY ts",
-        "ptf": f"SELECT k, {_FIELDS}{number} FROM "
-        "in_order(arrived => TABLE arrived PARTITION BY k ORDER BY ts)",
-    }[kind]
-    job = table.execute_sql(f"INSERT INTO ordered {select}")
+    job = table.execute_sql(f"INSERT INTO ordered {select.format(number=number)}")
     submitted_s = time.monotonic()
     job.wait()
     ended_s = time.monotonic()
