@@ -310,17 +310,20 @@ class Key:
 
     @state.setter
     def state(self, value: Any) -> None:
-        self.check_call()
-        entry = self.entry
+        if self._anchor is None:
+            self.check_call()
+        _, timers, number, more, _ = self.entry
         if value is None:
-            self.entry = Entry(None, entry.timers, entry.number, entry.more)
+            self.entry = Entry(None, timers, number, more)
         else:
+            bolt = self._bolt
             encoded, read = self.runner.encode(value)
-            more, version = entry.more, self._bolt.version
-            self._check_size(len(encoded), len(entry.timers), more.bytes)
-            if more.version != version:
-                more = more._replace(version=version)
-            self.entry = Entry(encoded, entry.timers, entry.number, more, [read])
+            # What `_check_size` comes to nearly always.
+            if len(encoded) + _TIMER_BYTES * len(timers) + more.bytes > bolt.max_bytes:
+                self._check_size(len(encoded), len(timers), more.bytes)
+            if more.version != bolt.version:
+                more = more._replace(version=bolt.version)
+            self.entry = Entry(encoded, timers, number, more, [read])
         self._shown = value
 
     @property
@@ -414,7 +417,8 @@ class Key:
             event_time_ms: Its event time, and that of all that is made of it, epoch ms. None: that
                 of the event or timer.
         """
-        self.check_call()
+        if self._anchor is None:
+            self.check_call()
         if event_time_ms is not None and not _is_time(event_time_ms):
             raise KeyedStateError(f"emit(event_time_ms={event_time_ms!r:.100}): it is an int in ms")
         return self.runner.emit(values, (self._anchor,), stream, task, event_time_ms)

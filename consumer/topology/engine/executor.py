@@ -181,12 +181,15 @@ class Wiring:
             is_transactional=self._topology.is_transactional,
         )
 
-        def emit_one(values: tuple[Any, ...], anchor: TrackedTuple) -> None:
+        def emit_one(
+            values: tuple[Any, ...], anchor: TrackedTuple, own_time_ms: int | None = None
+        ) -> None:
             nonlocal emitted
             key, value, headers = encode(values)
             users.running = None
             emitted += 1
-            write(component, (anchor.root, key, value, headers, anchor.own_time_ms))
+            time_ms = anchor.own_time_ms if own_time_ms is None else own_time_ms
+            write(component, (anchor.root, key, value, headers, time_ms))
             users.running = anchor
 
         def put_out(roots: Sequence[Root], record: Any, own_time_ms: int | None) -> None:

@@ -11,7 +11,7 @@ import heapq
 import itertools
 import zlib
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
@@ -21,7 +21,7 @@ from sequitur.consumer.topology.api.builder import KEY_ENTRIES
 from sequitur.consumer.topology.api.key_items import LIST, MAP, list_type, map_types, with_changes
 from sequitur.consumer.topology.api.keyed import Entry, Key, KeyedBolt, More, SetTimer, Timer
 from sequitur.consumer.topology.api.lengths import length_ms
-from sequitur.consumer.topology.api.tuple import Stream
+from sequitur.consumer.topology.api.tuple import DEFAULT_STREAM, Stream
 from sequitur.consumer.topology.engine.key_store import KeyChange, KeyChanges
 from sequitur.consumer.topology.engine.runner import Runner, awaited_values, is_awaited
 from sequitur.consumer.topology.engine.trees import ACKED, TrackedTuple
@@ -33,16 +33,18 @@ from sequitur.consumer.topology.settling.root import (
 from sequitur.errors import KeyedStateError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Mapping
+    from collections.abc import Callable, Collection, Sequence
 
     from sequitur.consumer.topology.api.bolt import BaseBolt, TopologyContext
+    from sequitur.consumer.topology.api.collector import TaskId
     from sequitur.consumer.topology.engine.key_store import KeyStore
-    from sequitur.consumer.topology.engine.task_output import Environment
+    from sequitur.consumer.topology.engine.task_output import Environment, Target
     from sequitur.consumer.topology.settling.root import Order
 
 EMPTY: Final = Entry()
 TIMER: Final = Stream("__timer", "default", ("name", "at_ms"))
 _PLAIN: Final = More()
+_NOTHING: Final[Mapping[bytes, bytes | None]] = {}
 
 
 class _Stored(msgspec.Struct, array_like=True, frozen=True):
@@ -226,6 +228,8 @@ class StepKeys:
         self.waiting: set[TimerPlace] = set()
         self.images_bytes = 0  # about how much the images of keys by a field take
         self._timers_bytes = 0  # about how much the keys take that were read for timers
+        # whether further timers, and what comes after them, are left to the next step
+        self.is_cut = False
         # time of the first key that memory has no room for: its timers and later ones stay set
         self._cut_ms = _EVER_MS
         self._stores = stores
@@ -235,19 +239,20 @@ class StepKeys:
         # times of the last timers that were due only by that, by bolt
         self.closed_ms: dict[str, int] = {}
         self._read: dict[tuple[str, bytes], Entry] = {}
-        self._heap: list[DueTimer] = []
-        self._coming: dict[str, Iterator[tuple[int, bytes]]] = {}
+        self.coming: list[DueTimer] = []  # what may be due in this step, a heap
+        self._of_stores: dict[str, Iterator[tuple[int, bytes]]] = {}
         if reached_ms is not None:
             for component, store in stores.items():
                 if component.endswith(KEY_ENTRIES):  # they have no timers
                     continue
                 due = store.due(self._until_ms(component))
-                self._coming[component] = self._with_entries(component, due)
+                self._of_stores[component] = self._with_entries(component, due)
                 self._add_next(component)
 
     def entry(self, component: str, key: bytes) -> Entry:
         """Return what is kept of a key now."""
-        return self.log.left.get((component, key)) or self._found(component, key)
+        where = component, key
+        return self.log.left.get(where) or self._read.get(where) or self._found(component, key)
 
     def loaded(self, events: Iterator[tuple[Any, ...]]) -> Iterator[tuple[Any, ...]]:
         """Yield events. Large stores are read before, in the order of keys: each block once."""
@@ -303,9 +308,10 @@ class StepKeys:
         Also keep `entries` at places of its map or list.
         """
         where, log = (component, key), self.log
-        if where not in log.found:
+        left, known = log.left, len(log.left)
+        left[where] = after
+        if len(left) > known:  # the first change: `found` has the keys that `left` has
             log.found[where] = before
-        log.left[where] = after
         if not entries:
             log.images.append(Image(root, component, key, before))
         else:
@@ -327,7 +333,7 @@ class StepKeys:
         Each is set when it is yielded, and its key is not blocked. State that expires is forgotten.
         Those that memory has no room for stay set.
         """
-        heap, reached_ms = self._heap, self._reached_ms
+        heap, reached_ms = self.coming, self._reached_ms
         while heap and heap[0] < order and heap[0].time_ms <= self._cut_ms:
             if self.await_key is not None and self.await_key(heap[0].key):
                 continue  # its call may have set a timer that is due before
@@ -348,11 +354,6 @@ class StepKeys:
                 if reached_ms is not None and due.time_ms > reached_ms:
                     self.closed_ms[component] = due.time_ms
                 yield due
-
-    @property
-    def is_cut(self) -> bool:
-        """Whether further timers, and what comes after them, are left to the next step."""
-        return self._cut_ms < _EVER_MS
 
     def drop(self, place: TimerPlace) -> None:
         """Unset a timer that is given up, unless the state of its bolt is dropped."""
@@ -440,14 +441,14 @@ class StepKeys:
             yield from some
 
     def _add_next(self, component: str) -> None:
-        time_ms, key = next(self._coming[component], (None, b""))
+        time_ms, key = next(self._of_stores[component], (None, b""))
         if time_ms is not None:
-            heapq.heappush(self._heap, DueTimer(time_ms, "", -1, _TO_ADD, key, component, None))
+            heapq.heappush(self.coming, DueTimer(time_ms, "", -1, _TO_ADD, key, component, None))
 
     def _take_in(self, due: DueTimer, blocked: Collection[bytes]) -> None:
         """Add the timers of a key that are due, as the step found it, if there is room for it."""
         if self.is_cut or self._timers_bytes > _MOST_TIMERS_BYTES:
-            self._cut_ms = min(due.time_ms, self._cut_ms)
+            self.is_cut, self._cut_ms = True, min(due.time_ms, self._cut_ms)
             return
         self._add_next(due.component)
         component, key, time_ms, reached_ms = due.component, due.key, due.time_ms, self._reached_ms
@@ -458,7 +459,7 @@ class StepKeys:
             # Its state expires then, which a drain does not reach. So it is read again later.
             del self._read[component, key]
             if times:
-                heapq.heappush(self._heap, due._replace(time_ms=min(times)))
+                heapq.heappush(self.coming, due._replace(time_ms=min(times)))
             return
         if key not in blocked:
             self._timers_bytes += _KEY_BYTES + len(entry.state or b"")
@@ -471,13 +472,13 @@ class StepKeys:
             if one.time_ms <= until_ms and known.get(name) is not one:
                 topic = AFTER_EVENTS if one.follows else BEFORE_EVENTS
                 order = one.time_ms, topic, _hash(component, key), one.number
-                heapq.heappush(self._heap, DueTimer(*order, key, component, name))
+                heapq.heappush(self.coming, DueTimer(*order, key, component, name))
         expires_ms, reached_ms = entry.more.expires_ms, self._reached_ms
         assert reached_ms is not None
         if expires_ms not in {None, before.more.expires_ms} and expires_ms <= reached_ms:
             # Before the timers and events of this time. A drain ends no time to live.
             due = DueTimer(expires_ms, "", -1, _EXPIRES, key, component, None)
-            heapq.heappush(self._heap, due)
+            heapq.heappush(self.coming, due)
 
 
 _TO_ADD, _EXPIRES = -1, 0
@@ -527,6 +528,7 @@ class KeyedRunner(Runner):
         made = type(bolt)
         self._store = environment.topology.components[context.component].key_store
         self._kind = _Kind.of("state", type(None) if made.state is None else made.state)
+        self._read_state = self._kind.read
         # of the values in map and list, by the first byte of their places
         self._of_entries: dict[int, _Kind] = {}
         if made.state_map is not None:
@@ -541,6 +543,12 @@ class KeyedRunner(Runner):
         self._is_noted = self._finishes or self._limit_s is not None
         self._is_tested = environment.runs_inline
 
+    def connect(self, streams: Mapping[str, tuple[Stream, Sequence[Target]]]) -> None:
+        super().connect(streams)
+        is_usual = type(self) is KeyedRunner and not self._environment.start.is_again
+        if is_usual and not self._is_noted and not self._is_tested and self._trace is None:
+            self.take = self._short_keyed_run()
+
     def renew(self, bolt: BaseBolt) -> None:
         super().renew(bolt)
         self._call = self._keyed
@@ -552,6 +560,67 @@ class KeyedRunner(Runner):
         if key is not None:
             self.keep_key(given, key)
 
+    def _short_keyed_run(self) -> Callable[[TrackedTuple], None]:
+        """Return a faster `run` for keys of events, where nothing notes calls; see `Runner`."""
+        users, trees, keys, store = self._users, self._trees, self._keys, self._store
+
+        def run(given: TrackedTuple) -> None:
+            bolt: Any = self.bolt
+            key = None
+            try:
+                users.call = users.running = given
+                if given.declared is TIMER:
+                    key = self.key_of(given)
+                    returned = self.call_with(key, given)
+                else:
+                    stored, _ = self._key_in(given)
+                    before = keys.entry(store, stored)
+                    key = Key(self, bolt, stored, before, before, given, None)
+                    returned = bolt.process(given, key)
+                if returned is not None:
+                    self._emit_all(returned, given)
+                users.running = None
+                root = given.root
+                if root is trees.current and root.failure is None and given.owner is self:
+                    given.owner = ACKED
+                    root.value ^= given.edge
+                else:
+                    self.ack(given)
+            except BaseException as error:  # noqa: BLE001 - whatever a bolt raises fails its tuple
+                users.running = None
+                self._end_by(error, given)
+            if key is not None:
+                self.keep_key(given, key)
+
+        return run
+
+    def emit(
+        self,
+        values: Any,
+        anchors: Sequence[TrackedTuple],
+        stream: str,
+        task: int | None,
+        own_time_ms: int | None = None,
+    ) -> list[TaskId]:
+        output, users = self._output, self._users
+        if (
+            output.emit_one is not None
+            and output.given_to is not None
+            and values.__class__ is tuple
+            and len(values) == output.width
+            and stream == DEFAULT_STREAM
+            and task is None
+            and len(anchors) == 1
+            and anchors[0].owner is self
+            and not anchors[0].more
+            and users.running is anchors[0]
+        ):
+            output.emit_one(values, anchors[0], own_time_ms)
+            if users.overdue is not None:
+                users.go_on(anchors[0])
+            return list(output.given_to)
+        return super().emit(values, anchors, stream, task, own_time_ms)
+
     def keep_key(self, given: TrackedTuple, key: Key) -> None:
         """Keep what a call that is over did to its key."""
         key.end()
@@ -561,7 +630,7 @@ class KeyedRunner(Runner):
         if self._calls >= self._looks_at:
             self._look(key)
         entry = key.entry
-        entries = {} if key.entries is None else key.entries.written
+        entries = _NOTHING if key.entries is None else key.entries.written
         if self._ttl_ms is not None or entry.more.expires_ms is not None:
             entry = entry.touched(given.event_time_ms, self._ttl_ms)
         self._keep(given, key, entry, entries)
@@ -587,7 +656,11 @@ class KeyedRunner(Runner):
         return key, key
 
     def encode(self, value: Any) -> tuple[bytes, Any]:
-        return self._encoded(value, self._kind)
+        try:
+            stored = _encode(value)
+            return stored, self._read_state(stored)
+        except Exception as error:
+            raise self._wrong_type(value, self._kind, error) from error
 
     def decode(self, state: bytes, version: int) -> Any:
         return self._decoded(state, version, self._kind)
@@ -607,12 +680,15 @@ class KeyedRunner(Runner):
 
     def _encoded(self, value: Any, kind: _Kind) -> tuple[bytes, Any]:
         try:
-            encoded = _encode(value)
-            return encoded, kind.read(encoded)
+            stored = _encode(value)
+            return stored, kind.read(stored)
         except Exception as error:
-            raise KeyedStateError(
-                f"bolt {self._component!r}: {value!r:.200} is not a {kind.type!r}: {error}"
-            ) from error
+            raise self._wrong_type(value, kind, error) from error
+
+    def _wrong_type(self, value: Any, kind: _Kind, error: Exception) -> KeyedStateError:
+        return KeyedStateError(
+            f"bolt {self._component!r}: {value!r:.200} is not a {kind.type!r}: {error}"
+        )
 
     def _decoded(self, stored: bytes, version: int, kind: _Kind) -> Any:
         if version != self._version:

@@ -60,13 +60,18 @@ class KeyedExecutor(Executor):
         """Call the timers that are due before an event, then emit it."""
         if self._concurrent:
             self._await_key(values[0])
-        self.call_timers(values[3:7])
-        if self._is_held(root, values):
+        keys = self.keys
+        if keys.coming and keys.coming[0].time_ms <= values[3]:
+            self.call_timers(values[3:7])
+        if keys.is_cut and self._is_held(root, values):
             return
-        images = self.keys.log.images
+        images = keys.log.images
         mark = len(images)
         super().feed(root, values, is_own=is_own)
-        if root.is_done and self._is_whole and self._open.is_empty and not self._concurrent:
+        # `Root.is_done` and `OpenTrees.is_empty`, inline
+        is_done = root.value == 0 and root.failure is None and not root.is_held
+        is_alone = self._is_whole and not self._opened and not self._shared
+        if is_done and is_alone and not self._concurrent:
             # Nothing can undo it any more. If calls run side by side, those of other events may
             # have ended meanwhile: see `finish`.
             del images[mark:]

@@ -19,7 +19,7 @@ import pickle
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
-from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol, TypeAlias
 
 import msgspec
 import numpy as np
@@ -32,7 +32,7 @@ from sequitur.consumer.topology.settling.outcomes import RetryPolicy
 from sequitur.errors import NOT_THE_USERS, EmitError, TopologyError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Iterable, Sequence
 
     from sequitur.consumer.topology.api.builder import Component, KafkaOutput, Topology
     from sequitur.consumer.topology.api.groupings import Chooser
@@ -297,6 +297,15 @@ Encode: TypeAlias = "Callable[[Any], tuple[bytes | None, bytes | None, Any]]"
 """Makes key, value and headers of a tuple's values."""
 
 
+class EmitOne(Protocol):
+    """Emits a tuple of the right length with one anchor, which has one tree."""
+
+    def __call__(
+        self, values: tuple[Any, ...], anchor: Any, own_time_ms: int | None = None, /
+    ) -> None:
+        """Emit it; None: it has the event time of its anchor."""
+
+
 class Output(NamedTuple):
     """A reader that writes to Kafka."""
 
@@ -304,8 +313,7 @@ class Output(NamedTuple):
     encode: Encode
     # takes the trees that a record belongs to, the record, and its own event time if it has one
     write: Callable[[Sequence[Root], tuple[bytes | None, bytes | None, Any], int | None], None]
-    # encodes the values of a tuple with one anchor and one tree, and writes the record
-    emit_one: Callable[[tuple[Any, ...], Any], None]
+    emit_one: EmitOne  # encodes and writes a record
 
 
 def checked_values(component: str, stream: Stream, values: Any, context: object) -> tuple[Any, ...]:
@@ -442,6 +450,7 @@ def _check_size(
 def _encoded(
     component: str, what: str, value: Any, encode: Callable[[Any], bytes | str] | None = None
 ) -> bytes:
+    is_plain = value.__class__ is dict  # what an output without `value` makes
     if encode is not None and not isinstance(value, str | bytes | bytearray | memoryview):
         made = encode(value)
         if not isinstance(made, str | bytes):
@@ -449,11 +458,11 @@ def _encoded(
                 f"output {component!r}: its encode made {made!r:.200} of {what} {value!r:.200}, "
                 "which is neither bytes nor text"
             )
-        value = made
+        value, is_plain = made, False
     try:
-        if isinstance(value, str):
+        if not is_plain and isinstance(value, str):
             return value.encode()
-        if isinstance(value, bytes | bytearray | memoryview):
+        if not is_plain and isinstance(value, bytes | bytearray | memoryview):
             return bytes(value)
         unsure: list[Any] = []
         lossy = _not_in_json(value, unsure)
@@ -511,8 +520,15 @@ def _not_in_json(value: Any, unsure: list[Any]) -> Any:
         if isinstance(plain, dict | list | tuple):
             unsure.append(value)
         return None if plain is value else _not_in_json(plain, unsure)
-    found = (_not_in_json(one, unsure) for one in parts)
-    return next((one for one in found if one is not None), None)
+    return _first_not_in_json(parts, unsure)
+
+
+def _first_not_in_json(parts: Iterable[Any], unsure: list[Any]) -> Any:
+    for one in parts:
+        found = None if one.__class__ in _SCALARS else _not_in_json(one, unsure)
+        if found is not None:
+            return found
+    return None
 
 
 def _headers(component: str, headers: Any) -> list[tuple[str, bytes | None]]:

@@ -48,6 +48,7 @@ if TYPE_CHECKING:
 
     from sequitur.consumer.topology.api.bolt import TopologyContext
     from sequitur.consumer.topology.api.tuple import Stream
+    from sequitur.consumer.topology.engine.plan import EmitOne
     from sequitur.consumer.topology.engine.task_output import Environment, Target
     from sequitur.consumer.topology.settling.root import Root
 
@@ -202,9 +203,7 @@ class Runner:
             users.running = None  # before any call: a signal may come at its beginning
             self._end_by(error, given)
 
-    def _short_run(
-        self, emit_one: Callable[[tuple[Any, ...], TrackedTuple], None]
-    ) -> Callable[[TrackedTuple], None]:
+    def _short_run(self, emit_one: EmitOne) -> Callable[[TrackedTuple], None]:
         """Return a faster `run` for a bolt that acks by itself, where nothing notes its calls.
 
         It does what `run` does, with what it looks at in variables. It gets no ticks.

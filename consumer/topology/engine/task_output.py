@@ -47,7 +47,7 @@ if TYPE_CHECKING:
     from sequitur.consumer.topology.engine.executor import Wiring
     from sequitur.consumer.topology.engine.key_store import KeyStore
     from sequitur.consumer.topology.engine.keyed import StepKeys
-    from sequitur.consumer.topology.engine.plan import Placement, Rules
+    from sequitur.consumer.topology.engine.plan import EmitOne, Placement, Rules
     from sequitur.consumer.topology.engine.runner import Runner
     from sequitur.consumer.topology.engine.trees import TreeTracker
     from sequitur.consumer.topology.settling.root import Order
@@ -66,8 +66,10 @@ class TaskOutput:
 
     def __init__(self, environment: Environment, context: TopologyContext) -> None:
         # the short way of `emit`, set by `connect`; None: only the long way
-        self.emit_one: Callable[[tuple[Any, ...], TrackedTuple], None] | None = None
+        self.emit_one: EmitOne | None = None
         self.width = -1
+        # the tasks that get what is emitted the short way; None: they are chosen each time
+        self.given_to: tuple[TaskId, ...] | None = None
         self.unsent: deque[Callable[[], Any]] | None = None  # where what is emitted waits
         self._context = context
         self._component = context.component
@@ -100,6 +102,10 @@ class TaskOutput:
         is_checked = self._trace is not None or self._attempt is not None or self._is_again
         if not is_checked and len(targets) == 1 and not stream.is_direct:
             self.emit_one = self._fast_path(stream, targets[0])
+            if isinstance(targets[0], Output):
+                self.given_to = ()
+            elif isinstance(targets[0], Here) and len(targets[0].runners) == 1:
+                self.given_to = (_task_of(targets[0], 0),)
 
     def emit(
         self,
@@ -338,9 +344,7 @@ class TaskOutput:
         if self._trace is not None:
             self._trace.written(self._context, anchors, target.component, record)
 
-    def _fast_path(
-        self, stream: Stream, target: Target
-    ) -> Callable[[Any, TrackedTuple], None] | None:
+    def _fast_path(self, stream: Stream, target: Target) -> EmitOne | None:
         """Return a faster `emit` for the usual case: one reader, one anchor, one tree."""
         next_id, append, users = self._next_id, self._queue.append, self._users
         if isinstance(target, Output):
@@ -350,25 +354,30 @@ class TaskOutput:
         runners, choose = target.runners, target.choose
         if len(runners) > 1:
 
-            def chosen(values: tuple[Any, ...], anchor: TrackedTuple) -> None:
+            def chosen(
+                values: tuple[Any, ...], anchor: TrackedTuple, own_time_ms: int | None = None
+            ) -> None:
                 root, numbers = anchor.root, choose(values, None)
                 users.running = None
+                time_ms = anchor.own_time_ms if own_time_ms is None else own_time_ms
                 for number in numbers:
                     edge = next_id()
                     root.value ^= edge
-                    runner, time_ms = runners[number], anchor.own_time_ms
+                    runner = runners[number]
                     append(TrackedTuple(values, stream, root, edge, anchor, runner, time_ms))
                 users.running = anchor
 
             return chosen
         runner = runners[0]
 
-        def only(values: tuple[Any, ...], anchor: TrackedTuple) -> None:
+        def only(
+            values: tuple[Any, ...], anchor: TrackedTuple, own_time_ms: int | None = None
+        ) -> None:
             users.running = None
             root = anchor.root
             edge = next_id()
             root.value ^= edge
-            time_ms = anchor.own_time_ms
+            time_ms = anchor.own_time_ms if own_time_ms is None else own_time_ms
             append(TrackedTuple(values, stream, root, edge, anchor, runner, time_ms))
             users.running = anchor
 

@@ -58,7 +58,11 @@ class TrackedTuple(Tuple, eq=False):
     def event_time_ms(self) -> int:
         if self.own_time_ms is not None:
             return self.own_time_ms
-        time_ms: int = max(root.event[3] for root, _ in self.trees())
+        time_ms: int
+        if not self.more:
+            time_ms = self.root.event[3]
+            return time_ms
+        time_ms = max(root.event[3] for root, _ in self.trees())
         return time_ms
 
     @property
