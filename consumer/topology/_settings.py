@@ -141,8 +141,12 @@ class ProcessSettings(Section):
             max_attempts=self.max_attempts,
         )
 
-    def why_not_transactional(self) -> str | None:
-        """Return which setting does not go with transactions, and why; None if all do."""
+    def why_not_transactional(self, *, is_keyed: bool = False) -> str | None:
+        """Return which setting does not go with transactions, and why; None if all do.
+
+        Args:
+            is_keyed: Whether there are keyed bolts.
+        """
         if self.outputs is Outputs.IMMEDIATE:
             return 'outputs = "immediate": what a batch emits goes out once it is committed'
         if self.ackers == 0:
@@ -151,6 +155,11 @@ class ProcessSettings(Section):
             return (
                 f"max_spout_pending = {self.max_spout_pending}: a batch is one transaction. "
                 "max_batches_pending limits those"
+            )
+        if is_keyed and self.max_batches_pending > 1:
+            return (
+                f"max_batches_pending = {self.max_batches_pending}: a batch of keyed bolts begins "
+                "with what the batch before has committed"
             )
         return None
 

@@ -323,10 +323,17 @@ class Checkpoint(StepFolder[StepEntry, StepDone]):
         return None if newest is None else self.read_document(f"prepared/{newest}", meaning)
 
     def write_prepared(
-        self, step: int, attempt: int, document: Mapping[str, Any], *, written: str
+        self,
+        step: int,
+        attempt: int,
+        document: Mapping[str, Any],
+        *,
+        written: str,
+        keys: Collection[str] = (),
     ) -> None:
         name = f"prepared/{_attempt_name(step, attempt)}"
-        self.write_document(name, document, [f"topology/{written}"])
+        new = [f"keyed/{one}" for one in keys if one not in self._synced]
+        self.write_document(name, document, [f"topology/{written}", *new])
 
     def drop_prepared(self, step: int, attempt: int | None = None) -> None:
         """Forget what was prepared: it was not committed, or the step is processed."""

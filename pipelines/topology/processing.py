@@ -113,7 +113,13 @@ class Processing:
             # On one machine there is no other host, and its name may change.
             host = "" if is_local(workers.master) else socket.gethostname()
             self._transactions = Transactions(
-                checkpoint, topology, self._runs, settings.retry, outages, host=host
+                checkpoint,
+                topology,
+                self._runs,
+                settings.retry,
+                outages,
+                host=host,
+                drop_state=drop_state,
             )
         self._requests = ReplayIntake(checkpoint.location("replays"))
         self.most_ahead = settings.max_batches_pending - 1
@@ -158,9 +164,7 @@ class Processing:
         for step in sorted({done, newest} - {-1}):
             found = self._processed(step)
             if found is not None:
-                check_keys(root, found, self._topology)
-                tasks = {**self._runs.tasks, **self._runs.tasks_of_keys}
-                check_states(root, found, tasks, self._topology.stores_by_field)
+                self._check_kept(found)
                 check_kind(root, found, self._topology)
                 if step != done:
                     check_outputs(root, found, self._outputs)
@@ -175,9 +179,15 @@ class Processing:
             prepared = self._transactions.prepared(newest)
             if prepared is not None and self._processed(newest) is None:
                 check_outputs(root, prepared.processed, self._outputs)
+                self._check_kept(prepared.processed)
                 self._transactions.check_prepared(prepared)
         elif self._checkpoint.prepared(newest, dict) is not None:
             raise is_prepared(root, newest, self._topology)
+
+    def _check_kept(self, found: Processed) -> None:
+        root, tasks = self._checkpoint.root, {**self._runs.tasks, **self._runs.tasks_of_keys}
+        check_keys(root, found, self._topology)
+        check_states(root, found, tasks, self._topology.stores_by_field)
 
     def due_ms(self, now_ms: int) -> int | None:
         """When the next retry or replay is due; None if none waits."""

@@ -217,16 +217,19 @@ class StepRuns:
     def run(self, work: StepWork) -> tuple[Processed, str]:
         """Run a step; return what became of its events, and the name of its folder."""
         one = self.begin(work)
-        assert one.batch.key_folder is not None
-        had = work.before.tasks
-        kept = divided(work.before.keys, had, self.tasks_of_keys, one.batch.key_folder)
-        before = structs.replace(work.before, keys=tuple(kept))
-        work = replace(work, before=before)
-        states, keys = before.states_by_task(), before.keys_by_task()
+        work = self.with_keys(work, one)
+        states, keys = work.before.states_by_task(), work.before.keys_by_task()
         result = StepRun(one.batch, one.givens, states, one.tasks, keys).run()
         self.count(work, result)
         delete_all(one.batch.folder / "work")
         return self.processed(work, one, result), one.name
+
+    def with_keys(self, work: StepWork, one: StepTry) -> StepWork:
+        """Return the work with the keys of the tasks that bolts have now."""
+        before = work.before
+        assert one.batch.key_folder is not None
+        kept = divided(before.keys, before.tasks, self.tasks_of_keys, one.batch.key_folder)
+        return replace(work, before=structs.replace(before, keys=tuple(kept)))
 
     def keep(self, processed: Processed) -> set[str]:
         """Begin merges of keys, once a document names them; return the folders with keys."""
@@ -368,7 +371,9 @@ class StepRuns:
             },
             unfinished=(*prepared.unfinished, *committed.unfinished),
             states=tuple(states),
-            tasks={component: self.tasks[component] for component, _, _ in states},
+            # Another life may have prepared it, with other numbers of tasks.
+            tasks={component: self.tasks[component] for component, _, _ in states}
+            | {one.component: prepared.tasks[one.component] for one in prepared.keys},
             totals=_added(prepared.totals, counts),
         )
 

@@ -114,7 +114,7 @@ def _check_transactional(process: ProcessSettings, topology: TransactionalTopolo
             "today. Send what it emits to a Kafka topic, and give the builder an "
             "OrderedStreamSpout()"
         )
-    why = process.why_not_transactional()
+    why = process.why_not_transactional(is_keyed=topology.is_keyed)
     if why is not None:
         setting, reason = why.split(": ", 1)
         raise TopologyFileError(

@@ -36,9 +36,11 @@ from sequitur.pipelines._stop import StopRequestedError
 from sequitur.pipelines.store.job_identity import NO_FORMER_JOB
 from sequitur.pipelines.store.storage import delete_all
 from sequitur.pipelines.topology.processed import Prepared, Processed
-from sequitur.pipelines.topology.topology_file import check_prepared
+from sequitur.pipelines.topology.topology_file import check_prepared, without_keys
 
 if TYPE_CHECKING:
+    from collections.abc import Collection
+
     from sequitur.base.retry import Outages
     from sequitur.consumer.topology.settling.outcomes import RetryPolicy
     from sequitur.consumer.topology.step.run import StepResult
@@ -70,8 +72,10 @@ class Transactions:
         outages: Outages,
         *,
         host: str,
+        drop_state: Collection[str] = (),
     ) -> None:
         self.host = host
+        self._drop_state = drop_state
         self._checkpoint = checkpoint
         self._topology = topology
         self._runs = runs
@@ -95,9 +99,13 @@ class Transactions:
 
     def prepared(self, step: int) -> Prepared | None:
         """Return what the commit of a step begins with; None if nothing is prepared."""
-        return self._checkpoint.prepared(
+        found = self._checkpoint.prepared(
             step, partial(load, Prepared, root=self._checkpoint.location())
         )
+        if found is None:
+            return None
+        processed = without_keys(found.processed, self._drop_state)
+        return structs.replace(found, processed=processed)
 
     def check_prepared(self, prepared: Prepared) -> None:
         check_prepared(self._checkpoint.root, prepared, self._topology, self._runs.tasks)
@@ -257,15 +265,21 @@ class _StepTransaction(TransactionTries["Prepared", Committed]):
     ) -> Prepared:
         """Run the processing phase; nothing of it is written down."""
         one = self._in_phase(self._runs.begin(self._work), attempt, Phase.PROCESSING)
-        before = self._work.before.states_by_task()
+        work = self._runs.with_keys(self._work, one)
         result = ProcessingRun(
-            one.batch, one.givens, before, one.tasks, is_last=is_last, tries_commit=tries_commit
+            one.batch,
+            one.givens,
+            work.before.states_by_task(),
+            one.tasks,
+            keys=work.before.keys_by_task(),
+            is_last=is_last,
+            tries_commit=tries_commit,
         ).run()
-        self._runs.count(self._work, result)
+        self._runs.count(work, result)
         delete_all(one.batch.folder / "work")
         tasks, commit_phase = self._runs.tasks, self._topology.commit_phase
         processed = structs.replace(
-            self._runs.processed(self._work, one, result),
+            self._runs.processed(work, one, result),
             transaction_id=self._id,
             committers={component: tasks[component] for component in self._topology.committers},
         )
@@ -286,6 +300,7 @@ class _StepTransaction(TransactionTries["Prepared", Committed]):
             prepared.attempt,
             dump(prepared, self._checkpoint.location()),
             written=prepared.folder,
+            keys=prepared.processed.key_folders(),
         )
 
     def commit(self, prepared: Prepared, attempt: TransactionAttempt, *, is_new: bool) -> Committed:

@@ -29,6 +29,7 @@ from sequitur.consumer.topology.api.lengths import length_ms
 from sequitur.consumer.topology.api.tuple import (
     DEFAULT_STREAM,
     SYSTEM_COMPONENT,
+    TRANSACTION_FIELD,
     EventValues,
     Stream,
 )
@@ -765,12 +766,13 @@ def _check_keyed_inputs(one: Component, components: Mapping[str, Component]) -> 
             "in both"
         )
     spout = next(read for read in components.values() if read.kind is Kind.SPOUT)
+    is_transactional = spout.streams[DEFAULT_STREAM].fields[:1] == (TRANSACTION_FIELD,)
     if spout.tracked is not True:
         raise TopologyBuildError(
             f"{whose}: spout {spout.id!r} leaves events untracked, and what they did could not "
             "be undone: leave `tracked` out"
         )
-    is_by_event = _is_by_event(one, spout.id)
+    is_by_event = not is_transactional and _is_by_event(one, spout.id)
     if one.bolt.needs_order and not is_by_event:
         raise TopologyBuildError(
             f"{whose}: it takes the events of a key in their order: read the spout by "

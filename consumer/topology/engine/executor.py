@@ -35,6 +35,7 @@ from sequitur.consumer.topology.engine.key_store import SharedStore
 from sequitur.consumer.topology.engine.keyed import TIMER, KeyedRunner, StepKeys
 from sequitur.consumer.topology.engine.keyed_by_field import FieldKeyedRunner
 from sequitur.consumer.topology.engine.keyed_calls import ConcurrentKeyedRunner
+from sequitur.consumer.topology.engine.keyed_transactions import TransactionKeyedRunner
 from sequitur.consumer.topology.engine.plan import (
     Elsewhere,
     Here,
@@ -316,7 +317,8 @@ class BoltTasks:
             more = (self._pool, component) if has_calls else ()
             made: type[KeyedRunner] = ConcurrentKeyedRunner if has_calls else KeyedRunner
             if component.id in self._topology.keyed_by_field:
-                made = FieldKeyedRunner
+                is_batch = environment.transaction is not None
+                made = TransactionKeyedRunner if is_batch else FieldKeyedRunner
             return made(environment, context, bolt, *more)
         if not isinstance(self._topology, TransactionalTopology):
             if has_calls:

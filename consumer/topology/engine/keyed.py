@@ -521,6 +521,8 @@ class _Kind(NamedTuple):
 class KeyedRunner(Runner):
     """Runs one task of a keyed bolt."""
 
+    key_kind: type[Key] = Key
+
     def __init__(self, environment: Environment, context: TopologyContext, bolt: KeyedBolt) -> None:
         assert environment.keys is not None
         self._keys: StepKeys = environment.keys
@@ -722,7 +724,7 @@ class KeyedRunner(Runner):
                 row = before.timers[name].row
                 entry = before.without(name)
             timer = SetTimer(at_ms, event[3], event[4] == AFTER_EVENTS, event[6], row)
-        key = Key(self, bolt, value, before, entry, given, timer)
+        key = self.key_kind(self, bolt, value, before, entry, given, timer)
         key.stored = stored
         return key
 

@@ -41,12 +41,15 @@ class FieldKeyedRunner(KeyedRunner):
         }
 
     def run(self, given: TrackedTuple) -> None:
+        self._check_anchored(given)
+        super().run(given)
+
+    def _check_anchored(self, given: TrackedTuple) -> None:
         if not any(root.is_tracked for root, _ in given.trees()):
             raise TopologyError(
                 f"keyed bolt {self._component!r} got a tuple of {given.source!r} without an "
                 "anchor: what it does to its key could not be undone. Anchor it"
             )
-        super().run(given)
 
     def _keep(
         self, given: TrackedTuple, key: Key, entry: Entry, entries: Mapping[bytes, bytes | None]

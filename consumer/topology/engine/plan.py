@@ -161,10 +161,13 @@ def _keeping(topology: Topology) -> set[str]:
     """Return the bolts that keep something of a transaction's batch before it is committed."""
     if not topology.is_transactional:
         return set()
+    by_field = topology.keyed_by_field
     return {
         one.id
         for one in topology.bolts
-        if one.id not in topology.commit_phase and one.bolt is not None and keeps_of_batch(one.bolt)
+        if one.id not in topology.commit_phase
+        and one.bolt is not None
+        and (keeps_of_batch(one.bolt) or one.id in by_field)
     }
 
 

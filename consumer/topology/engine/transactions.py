@@ -200,7 +200,7 @@ def writer_of(topology: str, transaction: Transaction, component: str, task: int
     )
 
 
-def _keep(given: TrackedTuple, count: int) -> None:
+def count_kept(given: TrackedTuple, count: int) -> None:
     """Count the tuples of each event in what a task keeps: `count` is 1, or -1 to undo."""
     for root, _ in given.trees():
         root.kept += count
@@ -336,7 +336,7 @@ class TransactionRunner(_InTransaction):
         if not is_new:
             given.owner = ACKED
         elif keeps:
-            _keep(given, 1)
+            count_kept(given, 1)
         if copies is not None:
             copies.add(self.bolt, given)
         return ()
@@ -357,12 +357,12 @@ class TransactionRunner(_InTransaction):
         again = [given] if self._is_undone else []
         if copies is not None and copies.can_go_back:
             if was_kept and not again:
-                _keep(given, -1)
+                count_kept(given, -1)
             bolt, since = copies.back()
             self.renew(bolt)
             return [*since, *again]
         if keeps and not was_kept:
-            _keep(given, 1)
+            count_kept(given, 1)
         return again
 
     @property
@@ -413,7 +413,7 @@ class ConcurrentTransactionRunner(_InTransaction, ConcurrentRunner):
 
     def run(self, given: TrackedTuple) -> None:
         if keeps_of_batch(self.bolt):
-            _keep(given, 1)
+            count_kept(given, 1)
         super().run(given)
 
     def carry_out(self, call: Call) -> None:

@@ -458,7 +458,7 @@ class StageTask:
             (component, self.task): batch.write_changes(changes, self.wave)
             for component, changes in log.changes().items()
         }
-        if log.left or log.images or log.timers:
+        if batch.transaction is None and (log.left or log.images or log.timers):
             result.key_log = batch.write_key_log(log)
         result.held_timers = executor.held
         waiting = executor.waiting_keys

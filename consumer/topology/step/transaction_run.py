@@ -137,10 +137,11 @@ class ProcessingRun(StepRun):
         states: Mapping[tuple[str, int], Handle],
         tasks: Tasks,
         *,
+        keys: Mapping[tuple[str, int], Handle] | None = None,
         is_last: bool = False,
         tries_commit: bool = False,
     ) -> None:
-        super().__init__(batch, givens, states, tasks)
+        super().__init__(batch, givens, states, tasks, keys)
         self._is_last = is_last
         self._name = batch.run
         self._passes = itertools.count(1)
@@ -184,7 +185,10 @@ class ProcessingRun(StepRun):
             if place[0] in self._batch.topology.commit_phase
         }
         # What committers and their readers make of it counts only in the commit phase.
-        self._take_all([one for one in results.values() if not one.is_rehearsal])
+        counting = [one for one in results.values() if not one.is_rehearsal]
+        self._take_all(counting)
+        for one in counting:
+            self._result.keys.update({where: [found] for where, found in one.keys.items()})
         self._result.states = {**kept, **self._result.states}
         self._result.counts["acked"] += events - sum(map(len, verdicts))
         self._leave(verdicts, [one.told.roots_file for one in self._spouts(results)], (0, None))
@@ -216,7 +220,10 @@ class ProcessingRun(StepRun):
         readers: set[tuple[str, int]] = set()
         for stage in later:
             sent = [(one.tuples_file, one.tuples) for one in counting.values()]
-            tasks = {(stage.number, one.task): one for one in self._stage_tasks(stage, sent, 0)}
+            tasks = {
+                (stage.number, one.task): self._with_keys(one, ())
+                for one in self._stage_tasks(stage, sent, 0)
+            }
             again = [
                 place
                 for place in tasks

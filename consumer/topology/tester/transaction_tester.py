@@ -100,7 +100,8 @@ class TransactionTester(TopologyTester):
         resumes_after: int = 0,
         life: int = 1,
     ) -> None:
-        why = None if settings is None else settings.why_not_transactional()
+        is_keyed = topology.is_keyed
+        why = None if settings is None else settings.why_not_transactional(is_keyed=is_keyed)
         if why is not None:
             raise TopologyError(f"topology {topology.name!r} is transactional: {why}")
         if topology.is_transactional and not topology.is_of_ordered_stream:
@@ -189,6 +190,7 @@ class TransactionTester(TopologyTester):
             batch,
             inputs,
             self._states,
+            self._keys,
             Transaction(
                 TransactionAttempt(self.transaction_id + 1, self._tried),
                 epoch=self._epoch,
@@ -235,6 +237,7 @@ class _Tries(TransactionTries[StepResult, StepResult]):
         batch: InMemoryBatch,
         inputs: Inputs,
         states: Mapping[tuple[str, int], Handle],
+        keys: Mapping[tuple[str, int], Handle],
         transaction: Transaction,
         policy: RetryPolicy,
         failed: Callable[[TransactionAttempt, float, BatchFailedError], None],
@@ -245,6 +248,7 @@ class _Tries(TransactionTries[StepResult, StepResult]):
         self._batch = batch
         self._inputs = inputs
         self._states = states
+        self._keys = keys
         self._transaction = transaction
         self._failed = failed
         self._forget = forget
@@ -264,6 +268,7 @@ class _Tries(TransactionTries[StepResult, StepResult]):
             self._inputs(attempt),
             self._states,
             TasksHere(),
+            keys=self._keys,
             is_last=is_last,
             tries_commit=tries_commit,
         ).run()

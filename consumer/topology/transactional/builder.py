@@ -15,6 +15,7 @@ from sequitur.consumer.topology.api.bolt import (
     BatchBolt,
     FunctionBolt,
     TopologyContext,
+    keeps_of_batch,
 )
 from sequitur.consumer.topology.api.builder import (
     EVENT_FIELDS,
@@ -23,6 +24,7 @@ from sequitur.consumer.topology.api.builder import (
     check_sendable,
 )
 from sequitur.consumer.topology.api.groupings import FieldsGrouping
+from sequitur.consumer.topology.api.keyed import KeyedBolt
 from sequitur.consumer.topology.api.tuple import DEFAULT_STREAM, TRANSACTION_FIELD
 from sequitur.consumer.topology.state.store import State, TransactionalState
 from sequitur.consumer.topology.transactional.spouts import DeclaredSpout
@@ -196,19 +198,13 @@ class TransactionalTopologyBuilder(TopologyBuilder):
             TopologyBuildError: No bolt commits, or a state does not go with the spout.
         """
         made = super().build()
-        if made.is_keyed:
-            raise TopologyBuildError(
-                f"topology {made.name!r} is transactional, and keyed bolt "
-                f"{made.keyed_bolts[0]!r} keeps its state outside of transactions: use a "
-                "TopologyBuilder, or a committer with states"
-            )
         if not self._committers:
             raise TopologyBuildError(
                 f"topology {made.name!r} has no committer: none of its batches would be "
                 "committed. Use a TopologyBuilder"
             )
         self._check_states(made)
-        return TransactionalTopology(
+        found = TransactionalTopology(
             made.name,
             made.components,
             made.config,
@@ -218,6 +214,13 @@ class TransactionalTopologyBuilder(TopologyBuilder):
             source=self._spout,
             parallelism=self._parallelism,
         )
+        for name in found.keyed_bolts:
+            if name in found.commit_phase:
+                raise TopologyBuildError(
+                    f"keyed bolt {name!r} reads a committer: what is kept of keys is known before "
+                    "the commit. Let it read what the committer reads"
+                )
+        return found
 
     def _check_states(self, made: Topology) -> None:
         owners: dict[tuple[Any, str], str] = {}
@@ -267,6 +270,11 @@ class TransactionalTopology(Topology):
     @property
     def is_transactional(self) -> bool:
         return True
+
+    @property
+    def keyed_by_event(self) -> tuple[str, ...]:
+        """None: in a transactional topology each keyed bolt has a stage of its own."""
+        return ()
 
     @property
     def commit_phase(self) -> frozenset[str]:
@@ -508,8 +516,26 @@ def _check_bolt(component: str, bolt: BaseBolt, concurrency: int, *, is_committe
             ) from error
     elif is_committer:
         raise TopologyBuildError(f"committer {component!r} is not a BatchBolt")
+    elif isinstance(bolt, KeyedBolt):
+        _check_keyed(component, bolt, concurrency)
     elif not isinstance(bolt, BasicBolt | FunctionBolt):
         raise TopologyBuildError(
             f"bolt {component!r} is neither a BatchBolt nor a BasicBolt nor a function: in a "
             "transactional topology tuples are anchored and acked for bolts"
+        )
+
+
+def _check_keyed(component: str, bolt: KeyedBolt, concurrency: int) -> None:
+    kind = type(bolt)
+    wrong = {
+        "on_timer": kind.on_timer is not KeyedBolt.on_timer,
+        "ttl": bolt.ttl is not None,
+        "concurrency": concurrency > 1,
+        "needs_order": bolt.needs_order,
+        "finish_batch or snapshot": keeps_of_batch(bolt),
+    }
+    for name in (one for one, is_there in wrong.items() if is_there):
+        raise TopologyBuildError(
+            f"keyed bolt {component!r}: {name}: a keyed bolt of a transactional topology has none. "
+            "Use a TopologyBuilder, or a committer with states"
         )
