@@ -118,11 +118,14 @@ class KeyedStageExecutor(Executor):
             if (due.component, due.key, place.order) in self._killers:
                 self._fail_killer(root)
                 continue
-            if self._tell is not None:
-                self._tell(place)
+            if self._tell is None:
+                self._call(root, place.name, at_ms)
+                continue
+            self._complete_calls()  # one that kills the process is not the timer's
+            self._tell(place)
             self._call(root, place.name, at_ms)
-            if self._tell is not None:
-                self._tell(None)
+            self._complete_calls()
+            self._tell(None)
 
     def call_rest(self) -> None:
         """Call the timers that are due in this step after its last tuple."""

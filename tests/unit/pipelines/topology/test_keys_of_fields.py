@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import _thread
+import asyncio
 import json
+import time
 from collections import Counter
 from random import Random
 from typing import TYPE_CHECKING, Any
@@ -32,7 +35,7 @@ from tests.support.step_runs import StepRuns, event
 from tests.support.values import replace
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import AsyncIterator, Iterator
     from pathlib import Path
 
     from sequitur.consumer.topology import Key, OutputCollector, Timer, Topology, Tuple
@@ -215,6 +218,47 @@ def test_a_timer_by_a_field_that_kills_its_process_is_given_up(tmp_path: Path) -
     said = {"bolt": "count", "timer": "late", "at_ms": 11}
     assert (letters[0][0], json.loads(letters[0][1] or b"")) == (b"kills", said)
     assert {one["sequitur-dlq-reason"] for one in runs.dead_headers()} == {b"crash"}
+
+
+@bolt(fields=("key", "count"))
+async def dying(given: Tuple) -> AsyncIterator[Any]:
+    if given["key"] == "dies":
+        await asyncio.sleep(0.1)
+        _thread.interrupt_main()  # stands for the death of the process
+        await asyncio.sleep(60)
+    yield given["key"], given["count"]
+
+
+class LateCountAside(LateCount):
+    """Puts each count out at once, too. A timer takes a while."""
+
+    def process(self, given: Tuple, key: Key) -> Iterator[Any]:
+        yield from super().process(given, key)
+        yield key.value, 0, key.state
+
+    def on_timer(self, timer: Timer, key: Key) -> Iterator[Any]:
+        time.sleep(0.3)
+        return super().on_timer(timer, key)
+
+
+@pytest.mark.promise("keyed-timer-kills")
+def test_no_timer_by_a_field_is_given_up_for_a_call_that_kills_its_process_beside_it(
+    tmp_path: Path,
+) -> None:
+    builder = TopologyBuilder("aside")
+    builder.set_spout("events")
+    builder.set_bolt("read", read).local_grouping("events")
+    builder.set_bolt("count", LateCountAside(), 2).fields_grouping("read", "key")
+    builder.set_bolt("aside", dying, concurrency=4).local_grouping("count")
+    builder.set_output("out", key="key", value="count").local_grouping("aside")
+    settings = ProcessSettings(max_attempts=1)
+    runs = StepRuns(builder.build(), tmp_path, settings, life="1", reached_ms=0)
+    runs.step([event(0, b"good x", key=b"k")])
+    runs.reached_ms = 100
+    runs.step([event(n, b"dies x" if n == 9 else b"fine x", key=b"k%d" % n) for n in (9, 20)])
+    runs.to_the_end()
+    assert [value for _, value in runs.dead()] == [b"dies x"]
+    assert sorted(runs.records("out")) == [(b"fine", b"1")] * 2 + [(b"good", b"1")] * 2
 
 
 @pytest.mark.promise("keyed-timers")
