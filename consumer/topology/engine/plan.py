@@ -117,6 +117,11 @@ class Plan:
         """Whether no tuple ever leaves its process."""
         return len(self.stages) == 1
 
+    @property
+    def places(self) -> list[tuple[Stage, int]]:
+        """All tasks in the order of their results: the stage of each, and its number there."""
+        return [(stage, task) for stage in self.stages for task in range(stage.tasks)]
+
     def placement(self, stage: Stage, task: int) -> Placement:
         return Placement(self.tasks, dict.fromkeys(stage.components, (task,)), task)
 

@@ -362,11 +362,8 @@ class StepRun:
         }
         places = set(ties)
         # A bolt that is keyed by a field has a stage of its own.
-        stages = [stage for stage in self._batch.plan.stages for _ in range(stage.tasks)]
-        numbers = [task for stage in self._batch.plan.stages for task in range(stage.tasks)]
-        self._result.tied = {
-            (stages[place].components[0], numbers[place]): count for place, count in ties.items()
-        }
+        tasks = [(stage.components[0], task) for stage, task in self._batch.plan.places]
+        self._result.tied = {tasks[place]: count for place, count in ties.items()}
         # What these tasks made is made anew.
         made = [results[place].told.made_file for place in places]
         gone = {root for one in made if one is not None for root, _ in self._batch.read_made(one)}
@@ -513,7 +510,7 @@ class StepRun:
         if not any(verdicts):
             return results
         written = [batch.write_verdicts(own) for own in verdicts if own]
-        tasks = [(stage, task) for stage in batch.plan.stages[1:] for task in range(stage.tasks)]
+        tasks = batch.plan.places[len(self._givens) :]
         undo = {
             place: UndoCallsTask(batch, stage, task, one.key_log, written, wave)
             for place, ((stage, task), one) in enumerate(zip(tasks, results, strict=True))
@@ -552,10 +549,9 @@ class StepRun:
         That task gives them out again. For bolts of the first stage it is their own task.
         """
         plan, places = self._batch.plan, len(self._givens)
-        tasks = (task for stage in plan.stages for task in range(stage.tasks))
         return [
             (task % places, one)
-            for task, one in zip(tasks, results, strict=True)
+            for (_, task), one in zip(plan.places, results, strict=True)
             if one.told.made_file is not None
         ]
 
@@ -610,7 +606,6 @@ class StepRun:
             are_held = np.isin(ids, np.array([*self._known.held], np.uint64))
             flags[are_held] |= np.uint8(AckFlag.HELD)
         # A bolt that is keyed by a field has a stage of its own.
-        stages = [stage for stage in batch.plan.stages for _ in range(stage.tasks)]
         calls = [
             CallsTask(
                 batch,
@@ -619,7 +614,7 @@ class StepRun:
                 batch.topology.delay_ms(stage.components[0]),
                 one.held_timers,
             )
-            for stage, one in zip(stages, results, strict=True)
+            for (stage, _), one in zip(batch.plan.places, results, strict=True)
             if stage.number and one.key_log is not None and len(ids)
         ]
         return acked, UnfinishedRoots(

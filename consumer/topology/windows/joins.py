@@ -138,7 +138,8 @@ class JoinBolt(SidedBolt):
         self._before_ms = before_ms
         self._after_ms = after_ms
         self.drains = kind != "inner"
-        self.lag_ms = max(before_ms, after_ms) + closing.allow_late_ms + 1
+        if self.drains:  # else its timers put nothing out
+            self.lag_ms = max(before_ms, after_ms) + closing.allow_late_ms + 1
         # what is put out alone, too
         self._alone = {"inner": (), "left": ("left",), "outer": ("left", "right")}[kind]
 
