@@ -327,11 +327,11 @@ class StepKeys:
 
     def timers_before(
         self, order: Order | tuple[int, str], blocked: Collection[bytes]
-    ) -> Iterator[DueTimer]:
+    ) -> Iterator[tuple[TimerPlace, int]]:
         """Yield the timers that are due before an event of this order, those set meanwhile, too.
 
-        Each is set when it is yielded, and its key is not blocked. State that expires is forgotten.
-        Those that memory has no room for stay set.
+        Beside each stands the time that it was set for. Each is set when it is yielded, and its key
+        is not blocked. State that expires is forgotten. Timers that memory has no room for stay.
         """
         heap, reached_ms = self.coming, self._reached_ms
         while heap and heap[0] < order and heap[0].time_ms <= self._cut_ms:
@@ -348,12 +348,13 @@ class StepKeys:
                 self._expire(due)
                 continue
             place = place_of(due)
-            if place in self.waiting:
+            if self.waiting and place in self.waiting:
                 continue
-            if is_current(place, self.entry(component, key).timers):
+            timers = self.entry(component, key).timers
+            if is_current(place, timers):
                 if reached_ms is not None and due.time_ms > reached_ms:
                     self.closed_ms[component] = due.time_ms
-                yield due
+                yield place, timers[place.name].at_ms
 
     def drop(self, place: TimerPlace) -> None:
         """Unset a timer that is given up, unless the state of its bolt is dropped."""

@@ -12,7 +12,6 @@ from sequitur.consumer.topology.engine.keyed import (
     KeyedRunner,
     StepKeys,
     is_current,
-    place_of,
 )
 from sequitur.consumer.topology.engine.keyed_calls import ConcurrentKeyedRunner
 from sequitur.consumer.topology.engine.task_output import OF_BATCH
@@ -50,6 +49,7 @@ class KeyedExecutor(Executor):
         self._settled = 0, 0  # how many images, and unfinished roots, earlier parts have left
         self._killers = frozenset(killers)
         self._tell = tell
+        self._names = self._topology.key_stores
         self._concurrent = [
             one for one in self._runners.values() if isinstance(one, ConcurrentKeyedRunner)
         ]
@@ -117,11 +117,8 @@ class KeyedExecutor(Executor):
         if order is None:
             return
         blocked, numbers = self._trees.blocked, self._start.numbers
-        for due in self.keys.timers_before(order, blocked):
-            place = place_of(due)
-            entry = self.keys.entry(due.component, due.key)
-            at_ms = entry.timers[place.name].at_ms
-            if self._killers and (due.component, due.key, place.order) in self._killers:
+        for place, at_ms in self.keys.timers_before(order, blocked):
+            if self._killers and (place.component, place.key, place.order) in self._killers:
                 self._made += 1
                 self.killed.append((place, at_ms))
                 self.keys.drop(place)
@@ -133,7 +130,7 @@ class KeyedExecutor(Executor):
                 self.called.append((root.id, event))
             if self._trace is not None:
                 self._trace.begun(root, event)
-            runner = self._runner_of(due.component)
+            runner = self._runner_of(place.component)
             assert runner is not None
             if self._tell is None:
                 self._call(root, event, place.name, at_ms, runner)
@@ -211,6 +208,6 @@ class KeyedExecutor(Executor):
             self.finish()
 
     def _runner_of(self, component: str) -> KeyedRunner | None:
-        name = self._topology.key_stores.get(component)
+        name = self._names.get(component)
         found = None if name is None else self._runners.get((name, self._placement.number))
         return found if isinstance(found, KeyedRunner) else None

@@ -14,7 +14,7 @@ from sequitur.base.copy_headers import FailReason
 from sequitur.consumer.topology.api.builder import TreeFailure
 from sequitur.consumer.topology.engine.executor import Executor
 from sequitur.consumer.topology.engine.key_groups import task_of
-from sequitur.consumer.topology.engine.keyed import TIMER, KeyedRunner, is_current, place_of
+from sequitur.consumer.topology.engine.keyed import TIMER, KeyedRunner, is_current
 from sequitur.consumer.topology.engine.plan import order_of
 from sequitur.consumer.topology.engine.task_output import OF_BATCH
 from sequitur.consumer.topology.engine.trees import ACKED, TrackedTuple
@@ -103,11 +103,9 @@ class KeyedStageExecutor(Executor):
         if order is None:
             return
         log, blocked, numbers = self.keys.log, self._trees.blocked, self._start.numbers
-        for due in self.keys.timers_before(order, blocked):
-            if self._is_early(due.time_ms) or self._is_full:
+        for place, at_ms in self.keys.timers_before(order, blocked):
+            if self._is_early(place.order[0]) or self._is_full:
                 continue  # it stays set
-            place = place_of(due)
-            at_ms = self.keys.entry(due.component, due.key).timers[place.name].at_ms
             event = place.event(at_ms)
             root = Root(OF_BATCH | next(numbers), event)
             self._made += 1
@@ -115,7 +113,7 @@ class KeyedStageExecutor(Executor):
             self._timers[root.id], log.timers[root.id] = root, place
             if self._trace is not None:
                 self._trace.begun(root, event)
-            if (due.component, due.key, place.order) in self._killers:
+            if (place.component, place.key, place.order) in self._killers:
                 self._fail_killer(root)
                 continue
             if self._tell is None:

@@ -40,7 +40,7 @@ def reader(of: Of) -> Callable[[Event], Any]:
     if callable(of):
         return of
     field = JsonField(of)
-    raw, decode = field.of, msgspec.json.decode
+    raw, decode = field.of, msgspec.json.Decoder().decode
 
     def read(event: Event) -> Any:
         value = event.values[1]

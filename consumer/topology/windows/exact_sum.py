@@ -8,7 +8,6 @@ Only the result is rounded, once.
 from __future__ import annotations
 
 import math
-from fractions import Fraction
 from typing import Any, Final
 
 ExactSum = list[Any]
@@ -56,16 +55,30 @@ def rounded(total: ExactSum) -> int | float:
     """Return a sum: exact if all numbers were integers below 2**62 together, else rounded once."""
     if len(total) == 1:
         return int(total[0])
-    return float(exact(total)) if total[0] else math.fsum(total[1:])
+    if not total[0]:
+        return math.fsum(total[1:])
+    numerator, denominator = _ratio(total)
+    return numerator / denominator
 
 
 def mean(total: ExactSum, count: int) -> float | None:
     """Return a sum divided by a count, rounded once; None of nothing."""
-    return float(exact(total) / count) if count else None
+    if not count:
+        return None
+    numerator, denominator = _ratio(total)
+    return numerator / (denominator * count)  # of two integers it is rounded once
 
 
-def exact(total: ExactSum) -> Fraction:
-    return sum(map(Fraction, total), Fraction())
+def _ratio(total: ExactSum) -> tuple[int, int]:
+    """Return a sum as numerator and denominator, a power of two."""
+    numerator, denominator = total[0], 1
+    for partial in total[1:]:
+        above, below = partial.as_integer_ratio()
+        if below > denominator:
+            numerator *= below // denominator
+            denominator = below
+        numerator += above * (denominator // below)
+    return numerator, denominator
 
 
 def _add_float(total: ExactSum, number: float) -> None:
