@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from sequitur.consumer.topology import EventValues, ProcessSettings, TopologyTester
@@ -42,8 +42,24 @@ def _streams(draw: st.DrawFn) -> list[Given]:
 _CUTS = st.sets(st.integers(0, 24), max_size=6)
 
 
+_NOTHING_FAILS: dict[str, Any] = {"n": 0, "fails": 0, "where": "call", "does": []}
+_LOOKED_THEN_EXPIRED: list[Given] = [
+    (1_000, b"a", {**_NOTHING_FAILS, "does": [("count", 1)]}),
+    (1_000, b"a", {**_NOTHING_FAILS, "n": 1, "fails": 1, "where": "later"}),
+    (1_000 + TTL_MS, b"a", {**_NOTHING_FAILS, "n": 2}),
+]
+"""An event that changes nothing fails in a later stage, and its key expires in the same step."""
+
+
 @pytest.mark.promise("keyed-kinds", "keyed-ttl")
-@given(_streams(), _CUTS, st.sampled_from([1, 2]), st.sampled_from([None, 2]), st.booleans())
+@example(events=_LOOKED_THEN_EXPIRED, cuts=set(), stages=2, partitions=None, waits=False)
+@given(
+    events=_streams(),
+    cuts=_CUTS,
+    stages=st.sampled_from([1, 2]),
+    partitions=st.sampled_from([None, 2]),
+    waits=st.booleans(),
+)
 def test_outputs_are_those_of_a_plain_computation(
     events: list[Given], cuts: set[int], stages: int, partitions: int | None, waits: bool
 ) -> None:

@@ -647,7 +647,8 @@ class KeyedRunner(Runner):
         entry: Entry,
         entries: Mapping[bytes, bytes | None],
     ) -> None:
-        if entry is not key.before or entries:
+        # What has only looked is undone, too: its key may expire before it is known to have failed.
+        if entry is not key.before or entries or entry.more.expires_ms is not None:
             root, before = given.root.id, key.before
             self._keys.replace(root, self._store, key.stored, before, entry, entries)
 
