@@ -278,11 +278,15 @@ def make_broker(_new_broker: Callable[[Mapping[str, str]], Broker]) -> Iterator[
 
 
 @pytest.fixture(scope="session")
-def _admins() -> Iterator[Callable[[str], AdminClient]]:
-    """One client a process and broker."""
+def _admins() -> Iterator[Callable[..., AdminClient]]:
+    """One client a process and broker, and a new one when a test has started its broker anew.
+
+    Else a client may wait a minute for the controller of a broker that was killed.
+    """
 
     @functools.cache
-    def admin(servers: str) -> AdminClient:
+    def admin(servers: str, broker_pid: int | None = None) -> AdminClient:
+        del broker_pid  # it is there for the cache
         # A test that restarts its broker must not let the next one wait for a connection.
         backoff = {"reconnect.backoff.max.ms": 200}
         return AdminClient({"bootstrap.servers": servers, "log_level": 0, **backoff})
@@ -292,7 +296,7 @@ def _admins() -> Iterator[Callable[[str], AdminClient]]:
 
 
 @pytest.fixture(scope="module")
-def _made_topics(_admins: Callable[[str], AdminClient]) -> Iterator[dict[str, list[str]]]:
+def _made_topics(_admins: Callable[..., AdminClient]) -> Iterator[dict[str, list[str]]]:
     """The topics of a file, by the broker: they go together, and nobody waits for that.
 
     With none deleted, thousands would be in each pattern and each survey. A broker that a test left
@@ -312,11 +316,12 @@ def _made_topics(_admins: Callable[[str], AdminClient]) -> Iterator[dict[str, li
 def make_topic(
     broker: Broker,
     request: pytest.FixtureRequest,
-    _admins: Callable[[str], AdminClient],
+    _admins: Callable[..., AdminClient],
     _made_topics: dict[str, list[str]],
 ) -> MakeTopic:
     """Topics for this test alone, on the shared broker; they are ready when they are returned."""
-    client = _admins(broker.bootstrap_servers)
+    pid = broker.status().pid if isinstance(broker, EmbeddedTestBroker) else None
+    client = _admins(broker.bootstrap_servers, pid)
     made = _made_topics.setdefault(broker.bootstrap_servers, [])
     stem = "".join(c if c.isalnum() else "-" for c in request.node.name)[:60].strip("-")
 
@@ -334,7 +339,7 @@ def make_topic(
 
 @pytest.fixture
 def make_system_prefix(
-    broker: Broker, _admins: Callable[[str], AdminClient]
+    broker: Broker, _admins: Callable[..., AdminClient]
 ) -> Iterator[Callable[[], str]]:
     """Prefixes for registries, cursors, quotas and checks of this test alone."""
     made: list[str] = []
