@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import threading
 from collections import Counter
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
@@ -11,6 +13,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from sequitur.consumer.topology import EventValues, ProcessSettings
+from sequitur.consumer.topology.engine.concurrency import CallPool
 from sequitur.consumer.topology.engine.plan import plan
 from sequitur.consumer.topology.settling.outcomes import due_ms
 from sequitur.consumer.topology.step.batch import PendingEvent
@@ -44,6 +47,16 @@ _WRITES = (
 _FOLDERS = ("outputs", "waiting", "unfinished", "states", "work")
 
 
+_is_dead = threading.Event()
+
+
+async def die() -> None:
+    """End the process out of a call on its event loop. No other call on the loop goes further."""
+    await asyncio.sleep(0.1)
+    _is_dead.set()
+    threading.Event().wait()
+
+
 class _TasksHere(SurvivingTasks):
     """Runs tasks one after the other, here; `KeyboardInterrupt` stands for a process's death.
 
@@ -51,12 +64,22 @@ class _TasksHere(SurvivingTasks):
     """
 
     def _survives(self, recorded: Sequence[Any]) -> bool:
-        try:
-            for one in recorded:
-                one()
-        except KeyboardInterrupt:
-            self.crashes += 1
-            return False
+        _is_dead.clear()
+        complete_some = CallPool.complete_some
+
+        def completing(pool: CallPool) -> None:
+            complete_some(pool)
+            if _is_dead.is_set():
+                raise KeyboardInterrupt
+
+        with pytest.MonkeyPatch.context() as patched:
+            patched.setattr(CallPool, "complete_some", completing)
+            try:
+                for one in recorded:
+                    one()
+            except KeyboardInterrupt:
+                self.crashes += 1
+                return False
         return True
 
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import _thread
-import asyncio
 import json
 import re
 from typing import TYPE_CHECKING, Any, ClassVar
@@ -24,7 +22,7 @@ from sequitur.errors import StateFormatError
 from sequitur.pipelines.topology.kept_keys import KeptKeys
 from sequitur.pipelines.topology.key_table import KeyTable
 from sequitur.pipelines.topology.processed import Processed
-from tests.support.step_runs import StepRuns, event
+from tests.support.step_runs import StepRuns, die, event
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Collection, Iterable, Iterator
@@ -448,18 +446,12 @@ class KillsAside(KeyedBolt):
         key.state = (event.value or b"").decode()
         key.timer("late", at=event.event_time_ms + 10)
         if key.state == "dies":
-            await _killed()
+            await die()
 
     async def on_timer(self, timer: Timer, key: Key) -> AsyncIterator[Any]:
         if key.state == "kills":
-            await _killed()
+            await die()
         yield key.value, timer.name
-
-
-async def _killed() -> None:
-    await asyncio.sleep(0.1)
-    _thread.interrupt_main()  # stands for the death of the process
-    await asyncio.sleep(60)
 
 
 @pytest.mark.promise("keyed-timer-kills")

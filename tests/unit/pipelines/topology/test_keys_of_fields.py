@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import _thread
-import asyncio
 import json
 import time
 from collections import Counter
@@ -31,7 +29,7 @@ from sequitur.testing import ReorderTester
 from sequitur.windows import Count as CountOf
 from sequitur.windows import sliding, tumbling
 from tests.support.keyed_fields import MOST_ATTEMPTS, SIZE_MS, WHERE, expected, said_of, windows
-from tests.support.step_runs import StepRuns, event
+from tests.support.step_runs import StepRuns, die, event
 from tests.support.values import replace
 
 if TYPE_CHECKING:
@@ -223,9 +221,7 @@ def test_a_timer_by_a_field_that_kills_its_process_is_given_up(tmp_path: Path) -
 @bolt(fields=("key", "count"))
 async def dying(given: Tuple) -> AsyncIterator[Any]:
     if given["key"] == "dies":
-        await asyncio.sleep(0.1)
-        _thread.interrupt_main()  # stands for the death of the process
-        await asyncio.sleep(60)
+        await die()
     yield given["key"], given["count"]
 
 
