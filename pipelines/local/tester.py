@@ -8,6 +8,7 @@ batch takes all that is there; it is planned and committed in the files that bot
 from __future__ import annotations
 
 import contextlib
+import math
 import pickle
 import tempfile
 import time
@@ -179,15 +180,7 @@ class ReorderTester:
             rows: See `produce`.
         """
         self.produce(rows)
-        engine = self._opened()
-        plans = PlanLog.of(self._checkpoint, engine.input.plans_folder)
-        plan = self._plan(engine, plans)
-        if plan is None:
-            engine.tick()
-        else:
-            engine.run_batch(plan.batch_id)
-            plans.commit()
-        engine.wait_until_done()
+        self._run_batch()
 
     def advance(self, seconds: float) -> None:
         """Move the clock, and release the rows that have become due."""
@@ -205,9 +198,34 @@ class ReorderTester:
             self.advance(min(1.0, (end_ms - self.now_ms) / 1000))
 
     def drain(self) -> None:
-        """Release all held rows and close all windows, as at the end of a job with `drain`."""
-        self._opened().drain()
-        self._opened().close_windows(lambda _: True)
+        """Read all rows, release all held ones and close all windows, as a job with `drain` ends.
+
+        Events that fail are tried again until none waits, before windows close and after it. The
+        clock moves to when they are due.
+        """
+        while self._run_batch():
+            pass
+        engine = self._opened()
+        engine.drain()
+        engine.process_pending(self._let_pass)
+        engine.close_windows(self._let_pass)
+
+    def _run_batch(self) -> bool:
+        """Run a batch of what is unread, or else a tick; return whether there was any."""
+        engine = self._opened()
+        plans = PlanLog.of(self._checkpoint, engine.input.plans_folder)
+        plan = self._plan(engine, plans)
+        if plan is None:
+            engine.tick()
+        else:
+            engine.run_batch(plan.batch_id)
+            plans.commit()
+        engine.wait_until_done()
+        return plan is not None
+
+    def _let_pass(self, seconds: float) -> bool:
+        self.now_ms += math.ceil(1_000 * seconds)
+        return False
 
     def restart(
         self,

@@ -36,7 +36,7 @@ from sequitur.windows import (
     sliding,
     tumbling,
 )
-from tests.support.window_topologies import drain, results_of, run, usage, windows_topology
+from tests.support.window_topologies import results_of, run, usage, windows_topology
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -90,7 +90,7 @@ class Case:
         until_ms = 0 if self.drains else _END_MS
         run(tester, self.batches(), until_ms=until_ms, retries=self.retries)
         if self.drains:
-            drain(tester)
+            tester.drain()
         assert not tester.failed
         assert not tester.held
         assert not tester.dead_letters

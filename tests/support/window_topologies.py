@@ -107,14 +107,6 @@ def run(
     tester.run(watermark_ms=until_ms)
 
 
-def drain(tester: TopologyTester) -> None:
-    """Drain as a job does: until nothing is to be tried again."""
-    tester.drain()
-    while tester.next_retry_s is not None:
-        tester.advance(max(0.0, tester.next_retry_s - tester.now_s))
-        tester.drain()
-
-
 def results_of(tester: TopologyTester, output: str = "results") -> dict[bytes, list[Any]]:
     """Return the values of an output by key, in their order."""
     found: dict[bytes, list[Any]] = {}

@@ -233,10 +233,16 @@ class TopologyTester:
         self._run(new, lambda _: self._inputs(new), watermark_ms)
 
     def drain(self) -> None:
-        """Close all windows, as a job with `--drain` does at its end."""
+        """Close all windows, as a job with `--drain` does at its end.
+
+        Events that fail are tried again until none waits, before windows close and after it. The
+        clock moves from retry to retry.
+        """
+        self.retry_all()
         self._closes = True
         try:
             self.run()
+            self.retry_all()
         finally:
             self._closes = False
 

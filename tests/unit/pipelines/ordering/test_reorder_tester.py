@@ -6,6 +6,7 @@ import re
 import subprocess
 import sys
 import time
+from types import ModuleType
 from typing import TYPE_CHECKING
 
 import pytest
@@ -42,13 +43,15 @@ def _rows(*times: int) -> Iterator[dict[str, str]]:
         yield {"value": f'{{"at": {_T0 + at}}}', "key": "a"}
 
 
-def test_the_pages_example_runs() -> None:
+def test_the_pages_example_runs(monkeypatch: pytest.MonkeyPatch) -> None:
     """As it stands in docs/testing.md, where it is copied from."""
     page = (ROOT / "docs" / "testing.md").read_text()
     examples = re.findall(r"^```python\n(.*?)^```", page, re.DOTALL | re.MULTILINE)
-    assert len(examples) >= 2
-    for one in examples:
-        exec(compile(one, "docs/testing.md", "exec"), {})
+    assert len(examples) >= 3
+    for number, one in enumerate(examples):
+        module = ModuleType(f"example_{number}")
+        monkeypatch.setitem(sys.modules, module.__name__, module)
+        exec(compile(one, "docs/testing.md", "exec"), module.__dict__)
 
 
 def test_settings_need_no_checkpoint_and_may_be_a_jobs_own(tmp_path: Path) -> None:

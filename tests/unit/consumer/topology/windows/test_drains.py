@@ -28,7 +28,6 @@ from sequitur.windows import (
 )
 from tests.support.window_topologies import (
     OneKey,
-    drain,
     results_of,
     windows_tester,
     windows_topology,
@@ -37,7 +36,7 @@ from tests.support.window_topologies import (
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from sequitur.consumer.topology import BaseBolt, Event, Key, Timer
+    from sequitur.consumer.topology import BaseBolt, Event, Key, Timer, Tuple
 
 _T0 = 1_700_000_040_000  # the begin of a minute
 _SETTINGS = {
@@ -77,7 +76,7 @@ def test_a_drain_closes_windows_once(
     tester.run([("a", "", 1_100), ("a", "", 1_500), ("a", "", 5_010)])
     tester.retry_all()
     assert len(_ends(tester)) < len(ends)
-    drain(tester)
+    tester.drain()
     assert _ends(tester) == ends
     assert not any(list(store.all()) for store in tester._keys.values())
     tester.drain()
@@ -95,7 +94,7 @@ def test_a_drain_counts_on_where_early_results_are(every: int) -> None:
     tester = windows_tester(bolt, every=every)
     tester.run([("a", "", 1_100), ("a", "", 1_500), ("a", "", 5_010)])
     tester.retry_all()
-    drain(tester)
+    tester.drain()
     assert _ends(tester) == [2_000] * 3 + [6_000] * 2
 
 
@@ -183,14 +182,49 @@ def test_a_drain_ends_whatever_memory_has_room_for(monkeypatch: pytest.MonkeyPat
     tester = TopologyTester(builder.build())
     tester.run([(f"{n:02}", "", n // 10) for n in range(50)])
     tester.run([(f"timer {n:02}", "timer", 5) for n in range(10)])
-    drains = 0
-    while not drains or tester.next_retry_s is not None:
-        tester.drain()
-        drains += 1
-        assert drains < 20
-    assert drains == 4
+    before = tester._batches
+    tester.drain()
+    assert tester._batches - before == 4
     late = [key or b"" for key, said in tester.records("out") if b"late" in (said or b"")]
     assert sorted(late) == [b"timer %02d" % n for n in range(10)]
+
+
+class FailsFirst(OneKey):
+    """Fails the first two attempts at an event that says so."""
+
+    def process(self, tuple: Tuple, _: Any) -> Any:  # noqa: A002
+        if tuple["key"] == b"fails" and tuple.attempt < 3:
+            raise ValueError("an event fails")
+        yield tuple.values
+
+
+@pytest.mark.promise("windows-drained")
+def test_a_drain_tries_an_event_that_fails_before_it_closes_its_window() -> None:
+    """Windows of other keys close later, and the event is late for none."""
+    bolt = tumbling("1 s", n=Count())
+    tester = windows_tester(bolt, "late", keyed=FailsFirst())
+    tester.run([("fails", "", 1_100), ("a", "", 5_010)])
+    tester.drain()
+    assert {key: [one["n"] for one in found] for key, found in results_of(tester).items()} == {
+        b"fails": [1],
+        b"a": [1],
+    }
+    assert tester.late_for_window == {}
+
+
+@pytest.mark.promise("windows-drained")
+@pytest.mark.parametrize("repeats", [False, True])
+def test_a_drain_of_a_job_takes_what_it_was_given_and_what_fails(*, repeats: bool) -> None:
+    """Also the batch that was through before the job had taken note of it."""
+    topology = windows_topology(tumbling("1 s", n=Count()), "late", keyed=FailsFirst())
+    with ReorderTester(_SETTINGS, topology, process=_process({}), now_ms=_T0 + 9_000) as tester:
+        tester.run([_row("fails", 1_100), _row("a", 5_010)])
+        tester.restart(repeats=repeats)
+        tester.produce([_row("a", 6_000)])
+        tester.drain()
+        found = [(one.key, json.loads(one.value or b"")["n"]) for one in tester.records("results")]
+        assert sorted(found) == [(b"a", 1), (b"a", 1), (b"fails", 1)]
+        assert tester.report().late_for_window == {}
 
 
 def _row(key: str, at_ms: int) -> dict[str, Any]:
@@ -219,9 +253,7 @@ def test_a_job_leaves_windows_open_until_it_drains(fails: int) -> None:
         assert ends() == [(0, 60_000, 2)]
         tester.run([_row("a", 62_000)])
         for repeats in (False, True, False):
-            for _ in range(4):
-                tester.drain()
-                tester.advance(0.01)
+            tester.drain()
             assert ends() == [(0, 60_000, 2), (60_000, 120_000, 2)]
             tester.restart(repeats=repeats)
         tester.run([_row("a", 63_000), _row("b", 64_000)])
