@@ -67,10 +67,13 @@ class OrderedJob:
     Attributes:
         rounds: Its lives.
         judge: Judges its outputs by the last life's report.
+        drains: Whether a life drains when it is told to end. Rows that come later are then behind
+            timers that were called for it.
     """
 
     rounds: Rounds
     judge: Callable[[dict[str, Any]], object]
+    drains: bool = True
     _life: JobProcess | None = None
     _is_bounded: bool = True
     _report: dict[str, Any] = field(default_factory=dict)
@@ -84,7 +87,8 @@ class OrderedJob:
     ) -> Iterator[subprocess.Popen[Any]]:
         self.rounds.place = replace(self.rounds.place, options=options)
         self._is_bounded = is_bounded
-        flags = ("--drain", "--available-now") if is_bounded else ("--drain",)
+        bounded = ("--drain", "--available-now")
+        flags = bounded if is_bounded else bounded[: self.drains]
         with self.rounds._life(*flags) as life:
             self._life = life
             yield life.process

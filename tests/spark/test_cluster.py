@@ -1,7 +1,7 @@
 """Jobs on a Spark cluster: a master and two workers of one core, and what happens to them there.
 
-`make test-all` has each kind of job undisturbed, and a reorder job and a transactional topology
-with each disturbance; `make test-kill` has all kinds with each, again and again.
+`make test-all` has each kind of job undisturbed, and a reorder job, keyed state and a transactional
+topology with each disturbance; `make test-kill` has all kinds with each, again and again.
 """
 
 from __future__ import annotations
@@ -50,6 +50,7 @@ from tests.spark.sink_lives import PARTITIONS, SinkLives
 from tests.spark.word_rounds import check_words, with_its_places
 from tests.support.broker_job import BY_TASKS
 from tests.support.installed import build_wheel, without_it
+from tests.support.keyed_rounds import JOBS
 from tests.support.postgres import PASSWORD_USER, PostgresServer
 from tests.support.secured_broker import PASSWORD, SecuredBroker
 from tests.support.spark_cluster import SparkCluster, read_page, small_application, words_of
@@ -66,7 +67,7 @@ pytestmark = [pytest.mark.spark, pytest.mark.cluster, pytest.mark.slow, pytest.m
 
 _ROUNDS: Final = int(os.environ.get("SEQUITUR_DRIVER_KILL_ROUNDS", "0"))
 _LIVES: Final = max(1, _ROUNDS // 10)
-"""Of each kind of job with each disturbance: there are 24 of these."""
+"""Of each kind of job with each disturbance: there are 28 of these."""
 _SEED: Final = int(os.environ.get("SEQUITUR_KILL_SEED", "7"))
 _VARIABLE: Final = "COUNTS_PASSWORD"
 _PASSWORD: Final = "known-to-the-workers"
@@ -91,6 +92,7 @@ class Kinds:
         folder: The test's.
         master: Spark's master.
         database: Makes a database.
+        set_variable: Sets a variable of the environment.
         ways: How batches are staged: by default as users have it.
     """
 
@@ -99,6 +101,7 @@ class Kinds:
     folder: Path
     master: str
     database: Callable[[], str]
+    set_variable: Callable[[str, str], None]
     ways: Sequence[Mapping[str, int]] = ({},)
 
     def by_tasks(self) -> Kinds:
@@ -119,6 +122,17 @@ class Kinds:
         rounds = self._rounds(topology=file, process=_PROCESS)
         dead = _PROCESS.dead_letters(rounds.settings.output_topic)
         return OrderedJob(rounds, lambda report: rounds.check(report, (dead,)))
+
+    def keyed(self) -> ClusterJob:
+        """State and timers by the events' key, and by another field in a stage of its own."""
+        keyed = JOBS["groups"]
+        topics = [self.make_topic(1) for _ in keyed.topics]
+        for name, topic in zip(keyed.topics, topics, strict=True):
+            self.set_variable(name, topic)
+        rounds = self._rounds(**keyed.job)
+        return OrderedJob(
+            rounds, lambda report: keyed.check_all(rounds, report, topics), drains=False
+        )
 
     def transactions(self) -> ClusterJob:
         """Likewise, with its counts in PostgreSQL; by `sequitur process`."""
@@ -170,6 +184,7 @@ _KINDS: Final[tuple[Callable[[Kinds], ClusterJob], ...]] = (
     Kinds.reorder,
     Kinds.reorder_by_command,
     Kinds.topology,
+    Kinds.keyed,
     Kinds.transactions,
     Kinds.sink,
     Kinds.subscribed,
@@ -196,7 +211,8 @@ def kinds(
     kafka = KafkaSettings(bootstrap_servers=broker.bootstrap_servers)
     # Only one kind has a database.
     database = functools.partial(request.getfixturevalue, "database")
-    return Kinds(kafka, make_topic, tmp_path, cluster.url, database)
+    set_variable = request.getfixturevalue("monkeypatch").setenv
+    return Kinds(kafka, make_topic, tmp_path, cluster.url, database, set_variable)
 
 
 @pytest.mark.promise("order-spark-cluster-executor")
@@ -269,7 +285,7 @@ def test_passwords_are_nowhere_to_be_seen(
 @pytest.mark.promise("order-spark-cluster-executor")
 @pytest.mark.kill
 @pytest.mark.timeout(1800)  # two lives of a job on a cluster
-@pytest.mark.parametrize("kind", [Kinds.reorder, Kinds.transactions])
+@pytest.mark.parametrize("kind", [Kinds.reorder, Kinds.keyed, Kinds.transactions])
 def test_disturbed_job_loses_doubles_and_disorders_nothing(
     kinds: Kinds, cluster: SparkCluster, tmp_path: Path, kind: Callable[[Kinds], ClusterJob]
 ) -> None:
@@ -280,7 +296,7 @@ def test_disturbed_job_loses_doubles_and_disorders_nothing(
 @pytest.mark.promise("order-spark-cluster-executor")
 @pytest.mark.kill
 @pytest.mark.timeout(600 + 240 * _LIVES)
-@pytest.mark.skipif(not _ROUNDS, reason="24 lives of Spark; make test-kill runs them")
+@pytest.mark.skipif(not _ROUNDS, reason="28 lives of Spark; make test-kill runs them")
 @pytest.mark.parametrize("kind", _KINDS)
 @pytest.mark.parametrize(
     "disturbance",
