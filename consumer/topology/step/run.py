@@ -362,7 +362,11 @@ class StepRun:
         }
         places = set(ties)
         # A bolt that is keyed by a field has a stage of its own.
-        tasks = [(stage.components[0], task) for stage, task in self._batch.plan.places]
+        components = self._batch.topology.components
+        tasks = [
+            (components[stage.components[0]].key_store, task)
+            for stage, task in self._batch.plan.places
+        ]
         self._result.tied = {tasks[place]: count for place, count in ties.items()}
         # What these tasks made is made anew.
         made = [results[place].told.made_file for place in places]

@@ -148,11 +148,13 @@ def by_chance(given: Tuple) -> Iterator[Any]:
         raise ValueError("by chance")
 
 
-def _counting(kept: KeyedBolt, behind: Any = once, tasks: int | None = 2) -> Topology:
+def _counting(
+    kept: KeyedBolt, behind: Any = once, tasks: int | None = 2, uid: str | None = None
+) -> Topology:
     builder = TopologyBuilder("counts")
     builder.set_spout("events")
     builder.set_bolt("read", read).local_grouping("events")
-    builder.set_bolt("count", kept, tasks).fields_grouping("read", "key")
+    builder.set_bolt("count", kept, tasks, uid=uid).fields_grouping("read", "key")
     builder.set_bolt("behind", behind).fields_grouping("count", "number")
     builder.set_output("out", key="key", value="count").local_grouping("behind")
     return builder.build()
@@ -174,18 +176,21 @@ def test_one_key_of_all_events_takes_two_calls_an_event_where_one_of_a_hundred_f
 
 
 @pytest.mark.promise("keyed-looked-at")
-def test_a_key_is_tied_where_later_events_run_again_without_a_failed_one(tmp_path: Path) -> None:
+@pytest.mark.parametrize("uid", [None, "counts"])
+def test_a_key_is_tied_where_later_events_run_again_without_a_failed_one(
+    tmp_path: Path, uid: str | None
+) -> None:
     """Event 7 fails once, and so does 107. Nothing comes behind 107."""
-    runs = StepRuns(_counting(Count()), tmp_path)
+    runs, name = StepRuns(_counting(Count(), uid=uid), tmp_path), uid or "count"
     # What was tied is counted on while the bolt's tasks change.
     for life, (tasks, numbers) in enumerate(((2, range(10)), (3, range(98, 108)), (2, range(9)))):
-        runs.life, runs.topology = str(life), _counting(Count(), tasks=tasks)
+        runs.life, runs.topology = str(life), _counting(Count(), tasks=tasks, uid=uid)
         said = [b"other x", b"all x"]
         runs.step([event(n, said[n % 2], key=b"k%d" % n) for n in numbers])
-        assert keys_by_bolt(runs.keys)["count"].tied == 1
+        assert keys_by_bolt(runs.keys)[name].tied == 1
         runs.to_the_end()
     runs.step([event(n, b"%d x" % (n // 10), key=b"k%d" % n) for n in range(200, 230)])
-    assert keys_by_bolt(runs.keys)["count"].tied == 2
+    assert keys_by_bolt(runs.keys)[name].tied == 2
 
 
 @pytest.mark.promise("keyed-by-field")
