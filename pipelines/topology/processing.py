@@ -185,9 +185,9 @@ class Processing:
             raise is_prepared(root, newest, self._topology)
 
     def _check_kept(self, found: Processed) -> None:
-        root, tasks = self._checkpoint.root, {**self._runs.tasks, **self._runs.tasks_of_keys}
-        check_keys(root, found, self._topology)
-        check_states(root, found, tasks, self._topology.stores_by_field)
+        root, runs, topology = self._checkpoint.root, self._runs, self._topology
+        check_keys(root, found, topology)
+        check_states(root, found, runs.tasks, runs.tasks_of_keys, topology.stores_by_field)
 
     def due_ms(self, now_ms: int) -> int | None:
         """When the next retry or replay is due; None if none waits."""

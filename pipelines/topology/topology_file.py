@@ -219,9 +219,19 @@ def without_keys(found: Processed, names: Collection[str]) -> Processed:
 
 
 def check_keys(root: str, found: Processed, topology: Topology) -> None:
-    """Check that keyed bolts are still keyed by the events' key, or still by another field."""
+    """Check that keyed bolts are still keyed by the events' key, or still by another field.
+
+    Also check that no timers are set where none are called.
+    """
     stores, by_field = topology.key_stores, topology.stores_by_field
     for one in found.keys:
+        if one.component in stores and one.timers and topology.is_transactional:
+            raise TopologyFileError(
+                f"{root} keeps timers of keyed bolt {stores[one.component]!r}, and topology "
+                f"{topology.name!r} is transactional now: it calls none. Run the job with the "
+                "topology as it was until all are called, or give the bolt another uid, and say "
+                f"--drop-state {one.component}"
+            )
         if one.component in stores and one.by_field is not (one.component in by_field):
             was, now = ("another field", "the events' key")[:: 1 if one.by_field else -1]
             raise TopologyFileError(
@@ -231,30 +241,41 @@ def check_keys(root: str, found: Processed, topology: Topology) -> None:
 
 
 def check_states(
-    root: str, found: Processed, tasks: Mapping[str, int], may_change: Collection[str] = ()
+    root: str,
+    found: Processed,
+    tasks: Mapping[str, int],
+    tasks_of_keys: Mapping[str, int],
+    may_change: Collection[str] = (),
 ) -> None:
     """Check that the topology still has the bolts that keep state, with as many tasks.
 
-    Those that `may_change` are keyed by a field: the number of their tasks may be another.
+    Args:
+        root: The checkpoint, for errors.
+        found: What a step has left.
+        tasks: How many tasks each bolt has.
+        tasks_of_keys: The same by the names under which keyed bolts keep their keys.
+        may_change: Those among them that are keyed by a field. They may have other numbers.
     """
     keyed = {one.component for one in found.keys}
     for component, had in found.tasks.items():
-        if component not in tasks and component in keyed:
-            whose, _, is_entries = component.partition(KEY_ENTRIES)
+        # A keyed bolt with another uid may have the name under which another one has kept its keys.
+        has = (tasks_of_keys if component in keyed else tasks).get(component)
+        if has is None and component in keyed:
+            whose, is_entries, _ = component.partition(KEY_ENTRIES)
             kept = "a map or list" if is_entries else "the state"
             raise TopologyFileError(
                 f"{root} keeps {kept} of a keyed bolt {whose!r}, which the topology has not. If "
                 f"the bolt was renamed, give it its former name: set_bolt(..., uid={whose!r}). If "
                 f"it is gone, drop what is kept of it: --drop-state {component}"
             )
-        if component not in tasks:
+        if has is None:
             raise TopologyFileError(
                 f"{root} keeps state of a bolt {component!r}, which the "
                 "topology has not: give the job a checkpoint of its own, or the bolt back"
             )
-        if tasks[component] != had and component not in may_change:
+        if has != had and component not in may_change:
             raise TopologyFileError(
                 f"{root} keeps state of {had} tasks of bolt {component!r}, which has "
-                f"{tasks[component]} now: tuples would go to other tasks than their state. "
+                f"{has} now: tuples would go to other tasks than their state. "
                 "Keep its parallelism"
             )

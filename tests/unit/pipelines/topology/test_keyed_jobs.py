@@ -168,3 +168,60 @@ def test_a_start_refuses_state_of_a_bolt_that_is_gone_unless_it_is_dropped() -> 
         assert run() == b"2"
         restart("second")
         assert run() == b"3"
+
+
+class Sum(KeyedBolt):
+    """Counts the events of a key, in its state."""
+
+    fields = ("key", "value")
+    state = int
+
+    def process(self, event: Event, key: Key) -> Iterator[Any]:
+        key.state = (key.state or 0) + 1
+        yield event.key, key.state
+
+
+def _summing(field: str, uid: str | None) -> Topology:
+    builder = TopologyBuilder("sums")
+    builder.set_spout("events")
+    builder.set_bolt("sum", Sum(), uid=uid).fields_grouping("events", field)
+    builder.set_output("out", "out").local_grouping("sum")
+    return builder.build()
+
+
+@pytest.mark.promise("keyed-versions")
+@pytest.mark.parametrize("field", ["key", "topic"])
+def test_a_bolt_with_another_uid_does_not_take_what_is_kept_under_its_name(field: str) -> None:
+    row = {"key": b"k", "value": json.dumps({"at": _T0})}
+    with ReorderTester(_SETTINGS, _summing(field, None), process=_PROCESS, now_ms=_T0) as tester:
+        tester.run([row])
+        tester._stage = ProcessStage(_summing(field, "new"), _PROCESS)
+        with pytest.raises(TopologyFileError, match=r"keeps the state of .*--drop-state sum$"):
+            tester.restart()
+        tester._stage = ProcessStage(_summing(field, "new"), _PROCESS, ("sum",))
+        tester.restart()
+        tester.run([row])
+        assert [one.value for one in tester.records("out")] == [b"1", b"1"]
+
+
+class Mapped(Sum):
+    state_map = dict[str, int]
+
+    def process(self, event: Event, key: Key) -> Iterator[Any]:
+        key.state_map.put("n", 1)
+        yield from super().process(event, key)
+
+
+@pytest.mark.promise("keyed-versions")
+def test_a_start_names_the_map_that_a_bolt_has_not_any_more() -> None:
+    def mapped(made: type[Sum]) -> Topology:
+        builder = TopologyBuilder("sums")
+        builder.set_spout("events")
+        builder.set_bolt("sum", made()).fields_grouping("events", "key")
+        return builder.build()
+
+    with ReorderTester(_SETTINGS, mapped(Mapped), process=_PROCESS, now_ms=_T0) as tester:
+        tester.run([{"key": b"k", "value": json.dumps({"at": _T0})}])
+        tester._stage = ProcessStage(mapped(Sum), _PROCESS)
+        with pytest.raises(TopologyFileError, match=r"keeps a map or list.*sum/entries$"):
+            tester.restart()

@@ -13,6 +13,7 @@ from sequitur.consumer.topology import (
     BaseTransactionalBolt,
     KeyedBolt,
     ProcessSettings,
+    TopologyBuilder,
     TransactionalTopologyBuilder,
     TransactionTester,
     bolt,
@@ -300,6 +301,39 @@ def test_a_timer_in_a_transaction_fails_its_event() -> None:
     tester.retry_all()
     (letter,) = tester.dead_letters
     assert "a transactional topology calls no timers of keys" in letter.detail
+
+
+class Waits(KeyedBolt):
+    """Sets a timer, and none in a transaction."""
+
+    fields = ("user",)
+
+    def process(self, event: Tuple, key: Key) -> Iterator[Any]:
+        yield from ()
+        key.timer("t", at=event.event_time_ms + 60_000)
+
+    def on_timer(self, timer: Timer, key: Key) -> None:
+        del timer, key
+
+
+@pytest.mark.promise("keyed-in-transactions")
+def test_a_start_refuses_timers_that_a_transactional_topology_would_not_call() -> None:
+    plan = {"n": 0, "users": ["x"], "word": "a", "fails": 0, "where": "", "at": _T0}
+    row = {"key": "k", "value": json.dumps(plan)}
+    builder = TopologyBuilder("counts")
+    builder.set_spout("events")
+    builder.set_bolt("count", Waits()).fields_grouping("events", "topic")
+    with ReorderTester(_JOB, builder.build(), process=_SETTINGS, now_ms=_T0) as tester:
+        tester.run([row])
+        assert tester._stage is not None
+        tester._stage = replace(tester._stage, topology=_topology())
+        with pytest.raises(TopologyFileError, match=r"timers of keyed bolt 'count'.*'counts' is"):
+            tester.restart()
+        stage = replace(tester._stage, topology=_topology(uid="new"), drop_state=("count",))
+        tester._stage = stage
+        tester.restart()
+        tester.run([row])
+        assert _last((one.key, one.value) for one in tester.records("out")) == {"x": {"a": 1}}
 
 
 @pytest.mark.promise("keyed-in-transactions")
