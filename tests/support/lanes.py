@@ -43,6 +43,7 @@ LANES: Final = {
         "property/test_keyed_kinds.py",
         "property/test_keyed_state.py",
         "property/test_run_again.py",
+        "property/test_short_keyed_ways.py",
         "property/test_short_ways.py",
         "property/test_topology_runs.py",
         "property/test_transaction*.py",
