@@ -15,6 +15,7 @@ from sequitur.consumer.topology.api.bolt import (
     BatchBolt,
     FunctionBolt,
     TopologyContext,
+    is_async,
     keeps_of_batch,
 )
 from sequitur.consumer.topology.api.builder import (
@@ -132,7 +133,7 @@ class TransactionalTopologyBuilder(TopologyBuilder):
         uid: str | None = None,
         states: Mapping[str, State] | None = None,
     ) -> ComponentDeclarer:
-        """Add a bolt: a `BatchBolt`, a `BasicBolt` or a function.
+        """Add a bolt: a `BatchBolt`, a `BasicBolt`, a `KeyedBolt` or a function.
 
         Args:
             component: Its name.
@@ -141,7 +142,7 @@ class TransactionalTopologyBuilder(TopologyBuilder):
                 default.
             concurrency: See `TopologyBuilder`; of a `BatchBolt` it is 1.
             tick_interval: See `TopologyBuilder`.
-            uid: None: it is for keyed bolts.
+            uid: See `TopologyBuilder`; it is for keyed bolts.
             states: What a committer keeps, by the name it asks its context for it.
 
         Raises:
@@ -530,6 +531,7 @@ def _check_keyed(component: str, bolt: KeyedBolt, concurrency: int) -> None:
     wrong = {
         "on_timer": kind.on_timer is not KeyedBolt.on_timer,
         "ttl": bolt.ttl is not None,
+        "an async process": is_async(bolt),
         "concurrency": concurrency > 1,
         "needs_order": bolt.needs_order,
         "finish_batch or snapshot": keeps_of_batch(bolt),

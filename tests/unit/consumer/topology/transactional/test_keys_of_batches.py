@@ -265,6 +265,13 @@ class Brief(Count):
     ttl = "1 h"
 
 
+class Awaits(KeyedBolt):
+    fields = Count.fields
+
+    async def process(self, event: Tuple, key: Key) -> None:
+        del event, key
+
+
 class Ends(Count):
     def finish_batch(self) -> None:
         pass
@@ -279,9 +286,14 @@ class Sets(Count):
 @pytest.mark.promise("keyed-in-transactions")
 @pytest.mark.parametrize(
     ("made", "said"),
-    [(Timed, "on_timer"), (Brief, "ttl"), (Ends, "finish_batch or snapshot")],
+    [
+        (Timed, "on_timer"),
+        (Brief, "ttl"),
+        (Awaits, "an async process"),
+        (Ends, "finish_batch or snapshot"),
+    ],
 )
-def test_a_keyed_bolt_that_does_not_go_with_transactions(made: type[Count], said: str) -> None:
+def test_a_keyed_bolt_that_does_not_go_with_transactions(made: type[KeyedBolt], said: str) -> None:
     builder = TransactionalTopologyBuilder("refused", "events")
     with pytest.raises(TopologyBuildError, match=f"'count': {said}: .*has none"):
         builder.set_bolt("count", made()).fields_grouping("events", "key")
