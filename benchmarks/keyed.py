@@ -1,14 +1,17 @@
 """What keyed state costs: events a second, processor time, memory, and a step that touches a key.
 
-    python -m benchmarks.keyed [--events N] [--keys N] [--memory-mib N] [--runner NAME]
-                               [--only NAME ...]
+    python -m benchmarks.keyed [--events N] [--engines NAME ...] [--keys N] [--memory-mib N]
+                               [--runner NAME] [--only NAME ...]
 
-- `count`: Kafka to Kafka, a counter with a timer for each of 100,000 keys, beside the reorder job
-  alone: the timer is set once a key, or again at each event. What came out is read back, as in
-  `benchmarks.reorder`.
+- `count`: Kafka to Kafka, a counter with a timer for each of 100,000 keys: the timer is set once a
+  key, or again at each event. `--engines` are ours, `local` and `spark`, beside the reorder job
+  alone; and Spark's `transformWithStateInPandas` (`pandas`) and `transformWithState` (`rows`), that
+  take minutes for 100,000 events. Ours are exactly once, with each key in order; Spark puts out at
+  least once, as events come. What came out is read back, as in `benchmarks.reorder`: each event
+  once, but for late ones that Spark says it dropped.
 - `large`: a counter of many keys (`--keys`) with little `state_memory`, three events a key, in no
-  order of keys. Memory is that of all processes of the job. Then the job starts again, and reads a
-  few events more: a restart is how long these take.
+  order of keys, on `--runner`. Memory is that of all processes of the job. Then the job starts
+  again, and reads a few events more: a restart is how long these take.
 - `sparse`: a step that touches one of a million keys, beside the same step without state. No broker
   is in it.
 
@@ -23,8 +26,10 @@ import json
 import os
 import statistics
 import subprocess
+import sys
 import tempfile
 import time
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -36,7 +41,7 @@ from rich.console import Console
 
 from benchmarks.broker import bench_broker
 from benchmarks.figures import print_figures
-from benchmarks.keyed_topology import counting
+from benchmarks.keyed_topology import AFTER_MS, counting
 from benchmarks.measured_process import looking
 from benchmarks.process import process_command
 from benchmarks.reorder import OUTPUT, Bench
@@ -46,9 +51,15 @@ from sequitur.pipelines.topology.kept_state import KeptState
 from sequitur.testing import ReorderTester
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterator, Mapping, Sequence
 
-_TOPOLOGY: Final = Path(__file__).parent / "keyed_topology.py"
+    from benchmarks.reorder_contenders import Took
+    from benchmarks.reorder_input import Columns
+
+_HERE: Final = Path(__file__).parent
+_TOPOLOGY: Final = _HERE / "keyed_topology.py"
+_RUNNERS: Final = ("local", "spark")
+_PEERS: Final = ("pandas", "rows")
 _COUNT_KEYS: Final = 100_000
 _BATCH: Final = 200_000
 _SPARSE_KEYS: Final = 1_000_000
@@ -65,30 +76,70 @@ _MS: Final = 1e3
 
 
 def measure_count(
-    bench: Bench, events: int, runner: str, console: Console
+    bench: Bench, events: int, engines: Sequence[str], console: Console
 ) -> Iterator[dict[str, Any]]:
-    """The counter beside the reorder job alone."""
+    """The counter: ours, also beside the reorder job alone, and those of peers."""
     drawn = bench.fill("counted", Workload(events=events, keys=_COUNT_KEYS))
-    alone = Contender(
-        "alone", lambda task: sequitur_command(task, runner=runner), accounts_for_all=True
-    )
-    took, _, _ = bench.run(alone, "counted", drawn)
-    alone_us = took.cpu_s / events * _US
-    yield _figure(f"count.{runner}.alone.rate", events / took.seconds, "events/s")
-    yield _figure(f"count.{runner}.alone.cpu", alone_us, "us/event")
-    for timer in ("none", *_TIMERS):
-        os.environ["KEYED_TIMER"] = timer
-        counted = Contender(
-            timer,
-            lambda task: process_command(task, _TOPOLOGY, runner=runner),
-            accounts_for_all=True,
+    found: dict[tuple[str, str], dict[str, float]] = {}
+    for engine in engines:
+        is_ours, alone_us = engine in _RUNNERS, 0.0
+        if is_ours:
+            command = partial(sequitur_command, runner=engine)
+            alone = Contender("alone", command, accounts_for_all=True)
+            took, _, _ = bench.run(alone, "counted", drawn)
+            alone_us = took.cpu_s / events * _US
+            yield _figure(f"count.{engine}.alone.rate", events / took.seconds, "events/s")
+            yield _figure(f"count.{engine}.alone.cpu", alone_us, "us/event")
+        for timer in ("none", *_TIMERS) if is_ours else _TIMERS:
+            took = _count(bench, drawn, engine, timer)
+            name = f"count.{engine}.timer_{timer}"
+            rate, cpu_us = events / took.seconds, took.cpu_s / events * _US
+            found[engine, timer] = {"rate": rate, "cpu": cpu_us}
+            console.print(f"{name}: {rate:,.0f} events/s, {cpu_us:.2f} us an event")
+            yield _figure(f"{name}.rate", rate, "events/s")
+            yield _figure(f"{name}.cpu", cpu_us, "us/event")
+            if is_ours:
+                yield _figure(f"{name}.cpu_beyond_alone", cpu_us - alone_us, "us/event")
+    for ours, timer, theirs in itertools.product(_RUNNERS, _TIMERS, _PEERS):
+        if {(ours, timer), (theirs, timer)} <= found.keys():
+            for what, value in found[ours, timer].items():
+                name = f"count.{ours}.timer_{timer}.{what}_to.{theirs}"
+                yield _figure(name, value / found[theirs, timer][what], "ratio")
+
+
+def _count(bench: Bench, drawn: Columns, engine: str, timer: str) -> Took:
+    """Count with one engine.
+
+    Raises:
+        RuntimeError: An event came out not just once, or is missing and is no late one that the
+            engine says it dropped.
+    """
+    os.environ["KEYED_TIMER"] = timer
+    is_ours = engine in _RUNNERS
+    command: Callable[[Task], list[str]]
+    if is_ours:
+        command = partial(process_command, topology=_TOPOLOGY, runner=engine)
+    else:
+        command = partial(_spark, kind=engine, timer=timer)
+    contender = Contender(engine, command, accounts_for_all=is_ours, keeps_order=is_ours)
+    took, written, missing = bench.run(contender, "counted", drawn)
+    dropped = 0 if is_ours else took.reports[-1]["dropped"]
+    if missing or (not is_ours and written.rows + dropped != len(drawn.key)):
+        raise RuntimeError(
+            f"{engine}: {written.rows} rows and {dropped} dropped do not make the "
+            f"{len(drawn.key)} events, of which {int(drawn.late.sum())} are late"
         )
-        took, _, _ = bench.run(counted, "counted", drawn)
-        name = f"count.{runner}.timer_{timer}"
-        cpu_us = took.cpu_s / events * _US
-        console.print(f"{name}: {events / took.seconds:,.0f} events/s, {cpu_us:.2f} us an event")
-        yield _figure(f"{name}.rate", events / took.seconds, "events/s")
-        yield _figure(f"{name}.cpu_beyond_alone", cpu_us - alone_us, "us/event")
+    return took
+
+
+def _spark(task: Task, *, kind: str, timer: str) -> list[str]:
+    words = [sys.executable, "-m", "benchmarks.peers.spark_state_job", task.bootstrap_servers]
+    words += [task.source, task.sink, str(task.folder), str(task.delay_s)]
+    return [*words, kind, timer, _after_ms()]
+
+
+def _after_ms() -> str:
+    return os.environ.get("KEYED_AFTER_MS", str(AFTER_MS))
 
 
 def _send_more(bootstrap_servers: str, topic: str, keys: int, count: int, at_ms: int) -> None:
@@ -234,7 +285,9 @@ def main() -> None:
     parser.add_argument("--events", type=int, default=4_000_000)
     parser.add_argument("--keys", type=int, default=1_000_000)
     parser.add_argument("--memory-mib", type=int, default=64)
-    parser.add_argument("--runner", choices=["local", "spark"], default="local")
+    engines = (*_RUNNERS, *_PEERS)
+    parser.add_argument("--engines", nargs="+", choices=engines, default=_RUNNERS)
+    parser.add_argument("--runner", choices=_RUNNERS, default="local")
     parser.add_argument("--only", nargs="+", choices=_PARTS, default=_PARTS)
     given = parser.parse_args()
     console = Console()
@@ -245,7 +298,7 @@ def main() -> None:
         with bench_broker() as bootstrap_servers:
             bench = Bench(bootstrap_servers)
             if "count" in given.only:
-                figures += measure_count(bench, given.events, given.runner, console)
+                figures += measure_count(bench, given.events, given.engines, console)
             if "large" in given.only:
                 figures += measure_large(
                     bootstrap_servers,
