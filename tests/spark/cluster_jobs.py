@@ -6,6 +6,7 @@ import contextlib
 import json
 import os
 import signal
+import subprocess
 import time
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final, Protocol
@@ -17,7 +18,6 @@ from tests.support.values import replace
 from tests.support.waiting import PATIENCE_S
 
 if TYPE_CHECKING:
-    import subprocess
     from collections.abc import Callable, Iterator, Mapping
     from pathlib import Path
 
@@ -87,8 +87,9 @@ class OrderedJob:
     ) -> Iterator[subprocess.Popen[Any]]:
         self.rounds.place = replace(self.rounds.place, options=options)
         self._is_bounded = is_bounded
-        bounded = ("--drain", "--available-now")
-        flags = bounded if is_bounded else bounded[: self.drains]
+        flags = ["--drain"] if is_bounded or self.drains else []
+        if is_bounded:
+            flags.append("--available-now")
         with self.rounds._life(*flags) as life:
             self._life = life
             yield life.process
@@ -102,14 +103,22 @@ class OrderedJob:
     def end(self, process: subprocess.Popen[Any]) -> None:
         if not self._is_bounded:
             process.terminate()
-        assert self._life is not None
-        said = self._life.end(within_s=_TIMEOUT_S)
+        said = self._said_until_its_end()
         if not self._is_bounded:
             # A step that waits for its next attempt gives way to a signal, and holds its events.
             with self.life(self.rounds.place.options, is_bounded=True) as rest:
                 self.end(rest)
             return
         self._report = json.loads(said.splitlines()[-1])
+
+    def _said_until_its_end(self) -> str:
+        """Wait as long as steps are done: how long all take is up to the machine."""
+        assert self._life is not None
+        done = None
+        while done != (done := self.done()):
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                return self._life.end(within_s=_TIMEOUT_S)
+        raise TimeoutError(f"no step is done in {_TIMEOUT_S} s: {self.said()}")
 
     def said(self) -> str:
         """See `ClusterJob`; once it has ended, all of it."""
