@@ -28,6 +28,7 @@ from typing import TYPE_CHECKING, Final
 from sequitur.base.standard_streams import reserve_descriptors
 from sequitur.base.text import encodable, named
 from sequitur.pipelines.attempts import begin_attempt
+from sequitur.pipelines.local.arrow_pool import use_small_pool
 from sequitur.pipelines.python_path import ModulesOfFiles
 
 if TYPE_CHECKING:
@@ -71,6 +72,7 @@ def main(socket_fd: int, driver: int, modules: Sequence[str], files: Mapping[str
     sys.meta_path.insert(0, ModulesOfFiles(files))
     for module in modules:
         importlib.import_module(module)
+    use_small_pool()
     gc.collect()
     gc.freeze()
     ForkServer(socket.socket(fileno=socket_fd), driver).serve()

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
-import gc
 import itertools
 import pickle
 import time
@@ -79,6 +77,7 @@ from sequitur.pipelines.topology.output_files import (
 from sequitur.pipelines.topology.watchdog import ending_overrun_calls
 
 if TYPE_CHECKING:
+    import contextlib
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
     from typing import TypeAlias
 
@@ -185,8 +184,6 @@ def _added(one: PendingEvent, batch: FileBatch, detail: str | None) -> _Headers:
 
 DEAD_LETTERS: Final = "dead-letters"
 """Their folder in `outputs`; those of topics are numbers."""
-_COLLECTED_EACH: Final = 200_000
-"""New objects between two looks for garbage: tuples make none, and there are many of them."""
 _ROOTS_SCHEMA: Final = pa.schema(
     [
         ("key", pa.binary()),
@@ -247,16 +244,8 @@ class FileBatch(StepBatch):
             _kept[self.root] = self.life, instances
         return instances
 
-    @contextlib.contextmanager
-    def watched(self, executor: Executor) -> Iterator[None]:
-        """End calls in time, and collect garbage only now and then."""
-        threshold = gc.get_threshold()
-        gc.set_threshold(_COLLECTED_EACH, *threshold[1:])
-        try:
-            with ending_overrun_calls(executor, self.rules.call_timeout_s):
-                yield
-        finally:
-            gc.set_threshold(*threshold)
+    def watched(self, executor: Executor) -> contextlib.AbstractContextManager[None]:
+        return ending_overrun_calls(executor, self.rules.call_timeout_s)
 
     def outputs(self, emissions: Iterator[int]) -> OutputFiles:
         schema = TIMED_SCHEMA if self.topology.is_keyed else OUTPUT_SCHEMA

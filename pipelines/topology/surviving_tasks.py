@@ -9,6 +9,8 @@ tick that kills it: that one is given up. A timer that kills it is noted before 
 
 from __future__ import annotations
 
+import contextlib
+import gc
 import pickle
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Final
@@ -19,7 +21,7 @@ from sequitur.errors import BoltCrashError, TopologyTaskError
 from sequitur.pipelines.store.storage import write_aside
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Iterator, Sequence
     from typing import TypeVar
 
     from sequitur.consumer.topology.settling.root import Order, TimerPlace
@@ -32,6 +34,8 @@ if TYPE_CHECKING:
 
 
 _MOST_POISON: Final = 100
+_COLLECTED_EACH: Final = 200_000
+"""New objects between two looks for garbage."""
 _FRUITLESS: Final = 3
 
 
@@ -47,7 +51,8 @@ class _Recorded:
         return getattr(self.task, "home", None)
 
     def __call__(self) -> None:
-        write_aside(self.path, pickle.dumps(self.task()))
+        with _few_collections():
+            write_aside(self.path, pickle.dumps(self.task()))
 
     def result(self) -> Any:
         """Return the result; the task is done, so somebody else has deleted a missing file."""
@@ -59,6 +64,17 @@ class _Recorded:
             return self.result()
         except FileNotFoundError:
             return None
+
+
+@contextlib.contextmanager
+def _few_collections() -> Iterator[None]:
+    """Collect garbage only now and then: tuples and keys make none, and there are many of them."""
+    threshold = gc.get_threshold()
+    gc.set_threshold(_COLLECTED_EACH, *threshold[1:])
+    try:
+        yield
+    finally:
+        gc.set_threshold(*threshold)
 
 
 @dataclass(frozen=True, slots=True)

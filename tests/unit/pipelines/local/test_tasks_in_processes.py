@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import gc
 import json
 import os
 import signal
@@ -12,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import cloudpickle
 import psutil
+import pyarrow as pa
 import pytest
 
 from sequitur.consumer.reorder import ReorderSettings
@@ -122,6 +124,21 @@ def test_a_task_goes_to_the_process_that_had_it(shared: ProcessWorkers) -> None:
     for _ in range(5):
         assert shared.run(tasks[::-1]) == [last, first]
         assert shared.run(tasks) == [first, last]
+
+
+@pytest.mark.skipif("ARROW_DEFAULT_MEMORY_POOL" in os.environ, reason="a pool is named")
+def test_processes_have_arrays_in_the_pool_that_keeps_little(shared: ProcessWorkers) -> None:
+    assert shared.run([lambda: pa.default_memory_pool().backend_name]) == ["jemalloc"]
+
+
+def test_a_topologys_task_collects_garbage_now_and_then(
+    tmp_path: Path, shared: ProcessWorkers
+) -> None:
+    tasks = SurvivingTasks(shared, tmp_path, max_crashes=2)
+    within = tasks.once([gc.get_threshold])
+    assert within is not None
+    (usual,) = shared.run([gc.get_threshold])
+    assert within[0][0] > 100 * usual[0]
 
 
 def _counted(path: Path) -> Callable[[], None]:
