@@ -9,6 +9,7 @@ it is whole, so a merge that was interrupted begins again.
 from __future__ import annotations
 
 import heapq
+import itertools
 from bisect import bisect_left
 from typing import TYPE_CHECKING, Any, Final, Generic, NamedTuple, TypeAlias, TypeVar
 from uuid import uuid4
@@ -38,6 +39,7 @@ Source: TypeAlias = Location | bytes
 _MEMORY_BYTES: Final = 64 << 20
 _KEPT_BYTES: Final = 250
 """A key and its entry take so much more in a dict than their bytes."""
+_FIRST_TIMERS: Final = 16
 _NO_STEP: Final = -1
 _END_OF_TIME_MS: Final = (1 << 63) - 1
 _K = TypeVar("_K")
@@ -82,17 +84,14 @@ class KeyFiles:
 
     @property
     def memory_bytes(self) -> int:
-        return 2 * self._kept.most_bytes
+        return self._kept.most_bytes + self._blocks.most_bytes
 
     @memory_bytes.setter
     def memory_bytes(self, most: int) -> None:
         """Keep less or more in memory from now on."""
-        self._kept.most_bytes = self._blocks.most_bytes = most // 2
-
-    @property
-    def is_large(self) -> bool:
-        size: int = sum(table.size_bytes for table in self._tables)
-        return size > self.memory_bytes
+        # Most keys are read in columns, which leave no blocks.
+        self._blocks.most_bytes = most // 4
+        self._kept.most_bytes = most - most // 4
 
     def follow(self, base: Source | None, changes: Sequence[Source]) -> None:
         """Catch up with the files that the document of a later step names."""
@@ -122,6 +121,17 @@ class KeyFiles:
             found = self._read(key, self._tables) or _NOTHING
             self._kept.put(key, found)
         return found.entry
+
+    def get_all(self, keys: Sequence[bytes]) -> list[bytes | None]:
+        kept = [self._kept.get(key) for key in keys]
+        unread = [key for key, one in zip(keys, kept, strict=True) if one is None]
+        found = self._read_all(unread)
+        for key in unread:
+            self._kept.put(key, found.get(key, _NOTHING))
+        return [
+            (found.get(key, _NOTHING) if one is None else one).entry
+            for key, one in zip(keys, kept, strict=True)
+        ]
 
     def range(self, low: bytes, high: bytes | None) -> Iterator[tuple[bytes, bytes]]:
         last = None
@@ -160,6 +170,21 @@ class KeyFiles:
                     return _Kept(block.value("entry", row), block.value("timer_ms", row))
         return None
 
+    def _read_all(self, keys: Sequence[bytes]) -> dict[bytes, _Kept]:
+        """Read keys, which are in order: by table in columns."""
+        found: dict[bytes, _Kept] = {}
+        for table in self._tables:
+            for some, rows in table.rows_of(table.likely(keys)):
+                places = pc.index_in(pa.array(some, pa.binary()), value_set=rows.column("key"))
+                here = pc.filter(places, places.is_valid())
+                entries, times = (
+                    rows.column(name).take(here).to_pylist() for name in ("entry", "timer_ms")
+                )
+                own = itertools.compress(some, places.is_valid().to_pylist())
+                found.update(zip(own, map(_Kept, entries, times), strict=True))
+            keys = [key for key in keys if key not in found]
+        return found
+
     def _rows(
         self, age: int, low: bytes, high: bytes | None
     ) -> Iterator[tuple[bytes, int, bytes | None]]:
@@ -181,26 +206,29 @@ class KeyFiles:
             if table.first_timers_ms[number] > until_ms:
                 return
             block = self._block(table, number, are_timers=True)
-            for place in range(row, len(block)):
-                timer = block.value("timer_ms", place), block.key(place)
-                if timer[0] > until_ms:
-                    return
-                if not self._is_replaced(timer, age):
-                    are_replaced = False
-                    yield timer
-                elif are_replaced:
-                    self._passed[table] = number, place + 1
+            for timers in block.timers(row):
+                for timer, is_replaced in zip(timers, self._are_replaced(timers, age), strict=True):
+                    if timer[0] > until_ms:
+                        return
+                    row += 1
+                    if not is_replaced:
+                        are_replaced = False
+                        yield timer
+                    elif are_replaced:
+                        self._passed[table] = number, row
             row = 0
             if are_replaced:
                 self._passed[table] = number + 1, 0
 
-    def _is_replaced(self, timer: tuple[int, bytes], age: int) -> bool:
-        if not age:
-            return False
-        timer_ms, key = timer
-        if (kept := self._kept.get(key)) is not None:
-            return kept.timer_ms != timer_ms
-        return self._read(key, self._tables[:age]) is not None
+    def _are_replaced(self, timers: Sequence[tuple[int, bytes]], age: int) -> Iterator[bool]:
+        keys, newer = [key for _, key in timers], self._tables[:age]
+        likely = {key for table in newer for key in table.likely(keys)}
+        for timer_ms, key in timers:
+            kept = self._kept.get(key) if age else None
+            if kept is None:
+                yield key in likely and self._read(key, newer) is not None
+            else:
+                yield kept.timer_ms != timer_ms
 
     def _block(self, table: KeyTable, number: int, *, are_timers: bool = False) -> _Block:
         place = table, are_timers, number
@@ -245,6 +273,15 @@ class _Block:
     def row_of(self, key: bytes) -> int:
         """Return the place of the first row whose key is not less."""
         return bisect_left(range(len(self)), key, key=self.key)
+
+    def timers(self, row: int) -> Iterator[list[tuple[int, bytes]]]:
+        """Yield the timers from a row on, ever more at once: few are needed most often."""
+        count = _FIRST_TIMERS
+        while row < len(self):
+            times = self._columns["timer_ms"].slice(row, count).to_pylist()
+            keys = self._columns["key"].slice(row, count).to_pylist()
+            yield [*zip(times, keys, strict=True)]
+            row, count = row + count, 4 * count
 
     def value(self, name: str, row: int) -> Any:
         return self._columns[name][row].as_py()

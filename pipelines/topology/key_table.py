@@ -122,6 +122,52 @@ class KeyTable:
         place = bisect_left(self._checksums, checksum)
         return place < len(self._checksums) and self._checksums[place] == checksum
 
+    def likely(self, keys: Sequence[bytes]) -> Sequence[bytes]:
+        """Return the keys that it may have: all of its own, and few others."""
+        if self._checksums is None or not keys:
+            return keys
+        known = np.asarray(self._checksums)
+        asked = np.fromiter(map(zlib.crc32, keys), np.uint32, len(keys))
+        places = np.minimum(known.searchsorted(asked), len(known) - 1)
+        return [*itertools.compress(keys, (known[places] == asked).tolist())]
+
+    def rows_of(self, keys: Sequence[bytes]) -> Iterator[tuple[Sequence[bytes], pa.RecordBatch]]:
+        """Yield stretches of keys, which are in order, and the rows in which they are, if anywhere.
+
+        Blocks that follow each other are read at once.
+        """
+        asked: list[tuple[int, Sequence[bytes]]] = []  # by block
+        at = 0
+        while at < len(keys):
+            number = self.block_of(keys[at])
+            end = len(keys)
+            if number + 1 < len(self.first_keys):
+                end = bisect_left(keys, self.first_keys[number + 1], at)
+            if number >= 0:
+                asked.append((number, keys[at:end]))
+            at = end
+        for some in self._neighbours(asked):
+            blocks = self._read([self._key_blocks[number] for number, _ in some])
+            for (_, own), block in zip(some, blocks, strict=True):
+                yield own, pa.ipc.read_record_batch(block, KEY_SCHEMA)
+
+    def _neighbours(
+        self, asked: Sequence[tuple[int, Sequence[bytes]]]
+    ) -> Iterator[list[tuple[int, Sequence[bytes]]]]:
+        """Divide numbered blocks into stretches without a gap, none of them too long."""
+        some: list[tuple[int, Sequence[bytes]]] = []
+        length = 0
+        for one in asked:
+            more = self._key_blocks[one[0]].length
+            is_next = bool(some) and some[-1][0] + 1 == one[0]
+            if some and not (is_next and length + more <= KEY_LIMITS.blocks_bytes):
+                yield some
+                some, length = [], 0
+            some.append(one)
+            length += more
+        if some:
+            yield some
+
     def block_of(self, key: bytes) -> int:
         """Return the number of the block in which a key is if it is anywhere; -1: in none."""
         return bisect_right(self.first_keys, key) - 1

@@ -111,6 +111,12 @@ class KeyFilesMachine(RuleBasedStateMachine):
         for key in (*keys, *list(self.kept)[:20]):
             assert self.files.get(key) == self.kept.get(key, (None,))[0]
 
+    @rule(keys=st.sets(_keys, max_size=20))
+    @precondition(lambda self: not self.is_behind)
+    def keys_are_read_at_once(self, keys: set[bytes]) -> None:
+        asked = sorted(keys | set(list(self.kept)[:20]))
+        assert self.files.get_all(asked) == [self.kept.get(key, (None,))[0] for key in asked]
+
     @rule(low=_keys, high=_keys)
     @precondition(lambda self: not self.is_behind)
     def a_range_is_read(self, low: bytes, high: bytes) -> None:

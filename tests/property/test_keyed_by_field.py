@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from functools import partial
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -15,20 +16,24 @@ from sequitur.consumer.topology.engine.key_groups import key_value
 from sequitur.consumer.topology.engine.keyed import decoded
 from sequitur.pipelines.topology.key_files import KeyFiles
 from tests.support.keyed_fields import (
+    LASTS_MS,
     MOST_ATTEMPTS,
     SIZE_MS,
     WHERE,
     WIDE_MS,
     expected,
+    lasting,
+    lasts,
     said_of,
     windows,
 )
 from tests.support.step_runs import StepRuns
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Sequence
     from pathlib import Path
 
+    from sequitur.consumer.topology import Topology
     from tests.support.keyed_fields import Given
 
 _SETTINGS = ProcessSettings.model_validate(
@@ -106,28 +111,19 @@ _STEPS = st.dictionaries(
 
 
 @pytest.mark.promise("keyed-by-field", "keyed-killed")
-@settings(max_examples=20)  # each has tens of steps with files
+@pytest.mark.parametrize("concurrency", [1, 3], ids=["plain", "async"])
+@settings(max_examples=12)  # each has tens of steps with files
 @given(events=_streams(), cuts=_CUTS, deaths=_STEPS)
 def test_a_job_that_dies_goes_on_with_other_numbers_of_tasks(
     tmp_path_factory: pytest.TempPathFactory,
     events: list[Given],
     cuts: set[int],
     deaths: dict[int, tuple[int, int]],
+    concurrency: int,
 ) -> None:
     folder: Path = tmp_path_factory.mktemp("steps")
-    runs = StepRuns(windows(2), folder, _SETTINGS, partitions=2, life="0")
-    for number, part in enumerate(_cut(events, cuts)):
-        runs.reached_ms = part[-1][0]
-        new = [
-            EventValues(key, json.dumps(plan).encode(), (), at_ms, "in", key[0] % 2, plan["n"], 0)
-            for at_ms, key, plan in part
-        ]
-        if number in deaths:
-            writes, tasks = deaths[number]
-            runs.step_that_dies(after=writes)
-            runs.life, runs.topology = str(number + 1), windows(tasks)
-        runs.step(new)
-        runs.now_ms += 1
+    runs = StepRuns(windows(2, concurrency=concurrency), folder, _SETTINGS, partitions=2, life="0")
+    _run(runs, _cut(events, cuts), deaths, partial(windows, concurrency=concurrency))
     runs.to_the_end(most=400)
     assert said_of(runs.records("out")) == expected(events, events[-1][0])[0]
     runs.reached_ms = events[-1][0] + _END_MS
@@ -136,9 +132,70 @@ def test_a_job_that_dies_goes_on_with_other_numbers_of_tasks(
     said, states = expected(events, runs.reached_ms)
     assert said_of(runs.records("out")) == said
     assert runs.next_timer_ms is None
-    kept = []
+    assert _states(_kept_by(runs)) == states
+
+
+@pytest.mark.promise("keyed-by-field", "keyed-ttl")
+@settings(max_examples=12)
+@given(events=_streams(), cuts=_CUTS, deaths=_STEPS, fails=st.booleans())
+def test_state_is_forgotten_in_silence_and_never_sooner(
+    tmp_path_factory: pytest.TempPathFactory,
+    events: list[Given],
+    cuts: set[int],
+    deaths: dict[int, tuple[int, int]],
+    *,
+    fails: bool,
+) -> None:
+    """A key is kept longer if an older event waits, as its timers are called later."""
+    if not fails:
+        events = [(at_ms, key, plan | {"fails": 0}) for at_ms, key, plan in events]
+    runs = StepRuns(lasting(), tmp_path_factory.mktemp("steps"), _SETTINGS, partitions=2, life="0")
+    _run(runs, _cut(events, cuts), deaths, lambda _: lasting())
+    runs.to_the_end(most=400)
+    assert runs.reached_ms is not None
+    kept = {key: set(numbers) for key, numbers in _numbers(runs).items()}
+    expected = {key: {*numbers} for key, numbers in lasts(events, runs.reached_ms).items()}
+    if fails:
+        assert all(numbers <= kept.get(key, set()) for key, numbers in expected.items())
+    else:
+        assert kept == expected
+    runs.reached_ms = events[-1][0] + LASTS_MS
+    runs.step()
+    runs.to_the_end(most=400)
+    assert not [*_kept_by(runs)]
+    assert runs.next_timer_ms is None
+
+
+def _numbers(runs: StepRuns) -> dict[str, list[int]]:
+    return {
+        key_value(key): msgspec.msgpack.decode(decoded(stored).state or b"")
+        for bolt, key, stored in _kept_by(runs)
+        if bolt == "lasting"
+    }
+
+
+def _run(
+    runs: StepRuns,
+    parts: Sequence[Sequence[Given]],
+    deaths: dict[int, tuple[int, int]],
+    topology: Callable[[int], Topology],
+) -> None:
+    """Run steps; some die first, and another life goes on with another number of tasks."""
+    for number, part in enumerate(parts):
+        runs.reached_ms = part[-1][0]
+        new = [
+            EventValues(key, json.dumps(plan).encode(), (), at_ms, "in", key[0] % 2, plan["n"], 0)
+            for at_ms, key, plan in part
+        ]
+        if number in deaths:
+            writes, tasks = deaths[number]
+            runs.step_that_dies(after=writes)
+            runs.life, runs.topology = str(number + 1), topology(tasks)
+        runs.step(new)
+        runs.now_ms += 1
+
+
+def _kept_by(runs: StepRuns) -> Iterator[tuple[str, bytes, bytes]]:
     for one in runs.keys:
-        base = None if one.base is None else one.base.source
-        files = KeyFiles(base, [each.source for each in one.changes])
-        kept += [(one.component, *row) for row in files.range(b"", b"\xff" * 9)]
-    assert _states(kept) == states
+        for row in KeyFiles(*one.sources).range(b"", b"\xff" * 9):
+            yield one.component, *row

@@ -6,6 +6,7 @@ The first counts the events of each user in windows, the second adds these windo
 
 from __future__ import annotations
 
+import asyncio
 import json
 import zlib
 from collections import Counter
@@ -14,12 +15,13 @@ from typing import TYPE_CHECKING, Any, Final
 from sequitur.consumer.topology import KeyedBolt, TopologyBuilder, bolt
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import AsyncIterator, Iterable, Iterator
 
     from sequitur.consumer.topology import Key, Timer, Topology, Tuple
 
 SIZE_MS: Final = 10
 WIDE_MS: Final = 50
+LASTS_MS: Final = 20
 MOST_ATTEMPTS: Final = 3
 WHERE: Final = ("early", "call", "near", "later")
 """Where an event fails: before the first keyed bolt, in its call, behind it, in a later stage."""
@@ -46,7 +48,7 @@ class Windows(KeyedBolt):
     state = dict[str, int]
     size_ms = SIZE_MS
 
-    def process(self, given: Tuple, key: Key) -> Iterator[Any]:
+    def process(self, given: Tuple, key: Key) -> Any:
         plan, number = given["plan"], self.weight(given)
         window = str(given.event_time_ms // self.size_ms)
         counts = {**(key.state or {})}
@@ -61,7 +63,7 @@ class Windows(KeyedBolt):
         del given
         return 1
 
-    def on_timer(self, timer: Timer, key: Key) -> Iterator[Any]:
+    def on_timer(self, timer: Timer, key: Key) -> Any:
         plan = plan_of(key.value, timer.name, self.size_ms)
         counts = {**key.state}
         yield key.value, [self.size_ms, int(timer.name), counts.pop(timer.name)], plan["n"], plan
@@ -77,6 +79,40 @@ class Wide(Windows):
     def weight(self, given: Tuple) -> int:
         number: int = given["said"][2]
         return number
+
+
+class AsyncWindows(Windows):
+    """The same, with calls side by side."""
+
+    async def process(self, given: Tuple, key: Key) -> AsyncIterator[Any]:
+        await asyncio.sleep(given["plan"]["n"] % 3 / 1000)
+        for values in super().process(given, key):
+            yield values
+
+    async def on_timer(self, timer: Timer, key: Key) -> AsyncIterator[Any]:
+        await asyncio.sleep(0)
+        for values in super().on_timer(timer, key):
+            yield values
+
+
+class AsyncWide(AsyncWindows, Wide):
+    """The same for the second bolt."""
+
+
+class Lasting(KeyedBolt):
+    """Keeps the numbers of a user's events, and forgets them in silence."""
+
+    fields = _FIELDS
+    state = list[int]
+    state_map = dict[int, bool]
+    ttl = f"{LASTS_MS} ms"
+
+    def process(self, given: Tuple, key: Key) -> Iterator[Any]:
+        plan = given["plan"]
+        key.state = [*(key.state or ()), plan["n"]]
+        key.state_map.put(plan["n"], True)
+        yield key.value, [], plan["n"], plan
+        _fail("call", plan, given.attempt)
 
 
 def plan_of(key: Any, window: str, size_ms: int) -> dict[str, Any]:
@@ -105,20 +141,36 @@ def closed(given: Tuple) -> Iterator[Any]:
         yield "all", given["said"], {"n": given["number"], "fails": 0, "where": "call"}
 
 
-def windows(parallelism: int | None = None, topic: str | None = None) -> Topology:
+def windows(
+    parallelism: int | None = None, topic: str | None = None, *, concurrency: int = 1
+) -> Topology:
     builder = TopologyBuilder("windows")
     builder.set_spout("events")
     builder.set_bolt("users", users).local_grouping("events")
-    counts = builder.set_bolt("windows", Windows(), parallelism)
+    first, second = (Windows(), Wide()) if concurrency == 1 else (AsyncWindows(), AsyncWide())
+    counts = builder.set_bolt("windows", first, parallelism, concurrency=concurrency)
     counts.fields_grouping("users", "user")
     builder.set_bolt("near", near).local_grouping("windows")
     builder.set_bolt("later", later).fields_grouping("near", "number")
     builder.set_bolt("closed", closed).local_grouping("near")
-    builder.set_bolt("wide", Wide(), parallelism).fields_grouping("closed", "all")
+    wide = builder.set_bolt("wide", second, parallelism, concurrency=concurrency)
+    wide.fields_grouping("closed", "all")
     builder.set_bolt("wide-near", near).local_grouping("wide")
     builder.set_bolt("wide-later", later).fields_grouping("wide-near", "number")
     output = builder.set_output("out", topic, key="key", value="said")
     output.local_grouping("later").local_grouping("wide-later")
+    return builder.build()
+
+
+def lasting() -> Topology:
+    """The users whose events are kept until they are silent."""
+    builder = TopologyBuilder("lasting")
+    builder.set_spout("events")
+    builder.set_bolt("users", users).local_grouping("events")
+    builder.set_bolt("lasting", Lasting(), 2).fields_grouping("users", "user")
+    builder.set_bolt("near", near).local_grouping("lasting")
+    builder.set_bolt("later", later).fields_grouping("near", "number")
+    builder.set_output("out", key="key", value="said").local_grouping("later")
     return builder.build()
 
 
@@ -155,6 +207,20 @@ def expected(
         _count(states, "wide", "all", (window + 1) * SIZE_MS // WIDE_MS, count)
     _closed(states, "wide", WIDE_MS, reached_ms, said)
     return said, {where: {**counts} for where, counts in states.items()}
+
+
+def lasts(events: Iterable[Given], reached_ms: int) -> dict[str, list[int]]:
+    """Return which events of each user are kept, in order, if none is tried again."""
+    kept: dict[str, tuple[int, list[int]]] = {}
+    for at_ms, _, plan in events:
+        if plan["fails"] < MOST_ATTEMPTS:
+            for user in plan["users"]:
+                last_ms, numbers = kept.get(user, (at_ms, []))
+                known = numbers if at_ms < last_ms + LASTS_MS else []
+                kept[user] = at_ms, [*known, plan["n"]]
+    return {
+        user: numbers for user, (at_ms, numbers) in kept.items() if reached_ms < at_ms + LASTS_MS
+    }
 
 
 def _count(

@@ -780,11 +780,6 @@ def _check_keyed_inputs(one: Component, components: Mapping[str, Component]) -> 
         )
     if one.bolt.takes_events:
         _check_events(whose, one, components)
-    if not is_by_event and (one.bolt.ttl is not None or one.concurrency > 1):
-        wrong = "concurrency" if one.concurrency > 1 else "ttl"
-        raise TopologyBuildError(
-            f"{whose}: {wrong}: a bolt that is keyed by another field than the events' key has none"
-        )
     if one.parallelism is not None and is_by_event:
         raise TopologyBuildError(
             f"{whose}: parallelism = {one.parallelism}: it runs in the tasks of the spout, which "

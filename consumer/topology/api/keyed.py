@@ -202,10 +202,11 @@ class Entry(NamedTuple):
     @property
     def timer_ms(self) -> int | None:
         """When its earliest timer is due, or its state expires; None if nothing is."""
+        expires_ms = self.more.expires_ms
+        if not self.timers:
+            return expires_ms
         times = [one.time_ms for one in self.timers.values()]
-        if self.more.expires_ms is not None:
-            times.append(self.more.expires_ms)
-        return min(times, default=None)
+        return min(times if expires_ms is None else [*times, expires_ms])
 
     def without(self, timer: str) -> Entry:
         timers = {name: one for name, one in self.timers.items() if name != timer}

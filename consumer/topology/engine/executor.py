@@ -34,7 +34,10 @@ from sequitur.consumer.topology.engine.concurrency import CallPool, ConcurrentRu
 from sequitur.consumer.topology.engine.key_store import SharedStore
 from sequitur.consumer.topology.engine.keyed import TIMER, KeyedRunner, StepKeys
 from sequitur.consumer.topology.engine.keyed_by_field import FieldKeyedRunner
-from sequitur.consumer.topology.engine.keyed_calls import ConcurrentKeyedRunner
+from sequitur.consumer.topology.engine.keyed_calls import (
+    ConcurrentFieldRunner,
+    ConcurrentKeyedRunner,
+)
 from sequitur.consumer.topology.engine.keyed_transactions import TransactionKeyedRunner
 from sequitur.consumer.topology.engine.plan import (
     Elsewhere,
@@ -316,9 +319,10 @@ class BoltTasks:
         if environment.keys is not None and isinstance(bolt, KeyedBolt):
             more = (self._pool, component) if has_calls else ()
             made: type[KeyedRunner] = ConcurrentKeyedRunner if has_calls else KeyedRunner
-            if component.id in self._topology.keyed_by_field:
-                is_batch = environment.transaction is not None
-                made = TransactionKeyedRunner if is_batch else FieldKeyedRunner
+            if environment.transaction is not None:
+                made = TransactionKeyedRunner
+            elif component.id in self._topology.keyed_by_field:
+                made = ConcurrentFieldRunner if has_calls else FieldKeyedRunner
             return made(environment, context, bolt, *more)
         if not isinstance(self._topology, TransactionalTopology):
             if has_calls:

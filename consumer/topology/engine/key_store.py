@@ -32,12 +32,11 @@ class KeyChanges(NamedTuple):
 class KeyStore(Protocol):
     """What one task of a keyed bolt keeps between steps. A step does not change it."""
 
-    @property
-    def is_large(self) -> bool:
-        """Whether keys are read sooner in their order: memory does not hold them all."""
-
     def get(self, key: bytes) -> bytes | None:
         """Return the entry of a key; None if there is none."""
+
+    def get_all(self, keys: Sequence[bytes]) -> Sequence[bytes | None]:
+        """Return the entries of several keys, which are in order."""
 
     def range(self, low: bytes, high: bytes) -> Iterator[tuple[bytes, bytes]]:
         """Yield keys and entries in the order of keys, from `low` up to, and without, `high`."""
@@ -51,8 +50,6 @@ class KeyStore(Protocol):
 
 class MemoryKeyStore:
     """Keeps keys in memory. Between steps it takes in what has changed."""
-
-    is_large = False
 
     def __init__(self, changes: Iterable[KeyChange] = ()) -> None:
         self._entries: dict[bytes, bytes] = {}
@@ -86,6 +83,9 @@ class MemoryKeyStore:
     def get(self, key: bytes) -> bytes | None:
         return self._entries.get(key)
 
+    def get_all(self, keys: Sequence[bytes]) -> list[bytes | None]:
+        return [self._entries.get(key) for key in keys]
+
     def range(self, low: bytes, high: bytes) -> Iterator[tuple[bytes, bytes]]:
         if self._sorted is None:
             self._sorted = sorted(self._entries)
@@ -117,13 +117,13 @@ class SharedStore:
         self._store = store
         self._lock = threading.Lock()
 
-    @property
-    def is_large(self) -> bool:
-        return self._store.is_large
-
     def get(self, key: bytes) -> bytes | None:
         with self._lock:
             return self._store.get(key)
+
+    def get_all(self, keys: Sequence[bytes]) -> Sequence[bytes | None]:
+        with self._lock:
+            return self._store.get_all(keys)
 
     def range(self, low: bytes, high: bytes) -> Iterator[tuple[bytes, bytes]]:
         with self._lock:

@@ -13,7 +13,7 @@ import zlib
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar
 
 import msgspec
 
@@ -43,6 +43,8 @@ if TYPE_CHECKING:
 
 EMPTY: Final = Entry()
 TIMER: Final = Stream("__timer", "default", ("name", "at_ms"))
+EXPIRY: Final = "\0expiry"
+"""The timer at which the state of a key by another field is forgotten."""
 _PLAIN: Final = More()
 _NOTHING: Final[Mapping[bytes, bytes | None]] = {}
 
@@ -56,12 +58,16 @@ class _Stored(msgspec.Struct, array_like=True, frozen=True):
     more: tuple[int, int, int, int, int | None, int | None] = _PLAIN
 
 
+_T = TypeVar("_T")
 _encode: Final = msgspec.msgpack.Encoder().encode
 _decode: Final = msgspec.msgpack.Decoder(_Stored).decode
 _decode_old: Final = msgspec.msgpack.Decoder().decode
 _warned: Final[set[tuple[str, str]]] = set()
 """The bolts of which this process has warned."""
-_LOADED_AT_ONCE: Final = 1 << 16
+_AHEAD_BYTES: Final = 16 << 20
+"""Events of about so many bytes are in memory at once: their keys are read before."""
+_AHEAD_EACH: Final = 250
+"""What one of them takes without its bytes."""
 _DUE_AT_ONCE: Final = 1 << 12
 _MOST_TIMERS_BYTES: Final = 64 << 20
 """Once the keys of timers take so much memory, further timers are left to the next step."""
@@ -99,6 +105,26 @@ class Image(NamedTuple):
     # what stood before at places of its map and list that it has changed
     entries: Mapping[bytes, bytes | None] = {}
     call: int = 0  # number of the call among those by a field, which may be for several roots
+
+
+def portions(given: Iterator[_T], size_of: Callable[[_T], int]) -> Iterator[list[_T]]:
+    """Divide events or tuples into lists that take a few MiB."""
+    some: list[_T] = []
+    size = 0
+    for one in given:
+        some.append(one)
+        size += _AHEAD_EACH + size_of(one)
+        if size >= _AHEAD_BYTES:
+            yield some
+            some, size = [], 0
+    if some:
+        yield some
+
+
+def _size_of(event: tuple[Any, ...]) -> int:
+    headers = event[2]
+    more = sum(len(value or b"") for _, value in headers) if headers else 0
+    return len(event[1] or b"") + more
 
 
 class DueTimer(NamedTuple):
@@ -223,6 +249,8 @@ class StepKeys:
         """Take all timers of the bolts that are `draining` for due."""
         # waits until no call of a key runs, and returns whether one did; None: calls run one by one
         self.await_key: Callable[[bytes], bool] | None = None
+        # whether state expires in a call, which may have to be undone, as that of a timer
+        self.expires_by_calls = False
         self.log = KeyLog([], {}, {}, {}, {}, [], {})
         # timers that wait as events do, with their keys: they are not called otherwise
         self.waiting: set[TimerPlace] = set()
@@ -249,25 +277,31 @@ class StepKeys:
                 self._of_stores[component] = self._with_entries(component, due)
                 self._add_next(component)
 
+    def close(self) -> None:
+        """Let go of all keys. The bolts that a process keeps between steps refer to them."""
+        self.log = KeyLog([], {}, {}, {}, {}, [], {})
+        self._read, self.coming, self._of_stores = {}, [], {}
+
     def entry(self, component: str, key: bytes) -> Entry:
         """Return what is kept of a key now."""
         where = component, key
         return self.log.left.get(where) or self._read.get(where) or self._found(component, key)
 
     def loaded(self, events: Iterator[tuple[Any, ...]]) -> Iterator[tuple[Any, ...]]:
-        """Yield events. Large stores are read before, in the order of keys: each block once."""
-        large = [
-            component
-            for component, store in self._stores.items()
-            if store.is_large and not component.endswith(KEY_ENTRIES)
-        ]
-        if not large:
-            yield from events
-        while some := list(itertools.islice(events, _LOADED_AT_ONCE)):
-            for key in sorted({event[0] for event in some if event[0] is not None}):
-                for component in large:
-                    self._found(component, key)
+        """Yield events. Their keys are read before, in the order of keys: each block once."""
+        bolts = [one for one in self._stores if not one.endswith(KEY_ENTRIES)]
+        for some in portions(events, _size_of):
+            asked = {event[0] for event in some if event[0] is not None}
+            for component in bolts:
+                self.read_ahead(component, asked)
             yield from some
+
+    def read_ahead(self, component: str, keys: Collection[bytes]) -> None:
+        """Read what is kept of keys, in their order."""
+        read = self._read
+        unread = sorted(key for key in keys if (component, key) not in read)
+        for key, stored in zip(unread, self._stores[component].get_all(unread), strict=True):
+            read[component, key] = decoded(stored)
 
     def _found(self, component: str, key: bytes) -> Entry:
         """Return what the step found of a key."""
@@ -344,17 +378,17 @@ class StepKeys:
                 continue
             if key in blocked:
                 continue
-            if due.name is None:
+            if due.name is None and not self.expires_by_calls:
                 self._expire(due)
                 continue
             place = place_of(due)
             if self.waiting and place in self.waiting:
                 continue
-            timers = self.entry(component, key).timers
-            if is_current(place, timers):
+            entry = self.entry(component, key)
+            if is_set(place, entry):
                 if reached_ms is not None and due.time_ms > reached_ms:
                     self.closed_ms[component] = due.time_ms
-                yield place, timers[place.name].at_ms
+                yield place, due.time_ms if due.name is None else entry.timers[due.name].at_ms
 
     def drop(self, place: TimerPlace) -> None:
         """Unset a timer that is given up, unless the state of its bolt is dropped."""
@@ -433,12 +467,9 @@ class StepKeys:
     def _with_entries(
         self, component: str, due: Iterator[tuple[int, bytes]]
     ) -> Iterator[tuple[int, bytes]]:
-        """Yield keys with timers. Those of a large store are read before, in their order."""
-        if not self._stores[component].is_large:
-            yield from due
+        """Yield keys with timers, which are read before, in the order of keys."""
         while some := list(itertools.islice(due, _DUE_AT_ONCE)):
-            for key in sorted({key for _, key in some}):
-                self._found(component, key)
+            self.read_ahead(component, {key for _, key in some})
             yield from some
 
     def _add_next(self, component: str) -> None:
@@ -488,8 +519,17 @@ _EVER_MS: Final = (1 << 63) - 1
 
 
 def place_of(due: DueTimer) -> TimerPlace:
-    assert due.name is not None
+    if due.name is None:  # before the timers of its time
+        order = due.time_ms, BEFORE_EVENTS, _hash(due.component, due.key), -1
+        return TimerPlace(due.component, due.key, EXPIRY, order)
     return TimerPlace(due.component, due.key, due.name, due[:4])
+
+
+def is_set(place: TimerPlace, entry: Entry) -> bool:
+    """Return whether a timer is to be called, or the state is to expire then."""
+    if place.name == EXPIRY:
+        return entry.more.expires_ms == place.order[0]
+    return is_current(place, entry.timers)
 
 
 def is_current(place: TimerPlace, timers: Mapping[str, SetTimer]) -> bool:

@@ -9,8 +9,15 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final
 
+from sequitur.consumer.topology.api.key_items import Entries
 from sequitur.consumer.topology.engine.key_groups import key_of, key_value
-from sequitur.consumer.topology.engine.keyed import TIMER, Image, KeyedRunner
+from sequitur.consumer.topology.engine.keyed import (
+    EXPIRY,
+    LAST_PLACE,
+    TIMER,
+    Image,
+    KeyedRunner,
+)
 from sequitur.consumer.topology.engine.trees import TrackedEvent
 from sequitur.errors import TopologyError
 
@@ -19,6 +26,7 @@ if TYPE_CHECKING:
 
     from sequitur.consumer.topology.api.bolt import TopologyContext
     from sequitur.consumer.topology.api.keyed import Entry, Key, KeyedBolt
+    from sequitur.consumer.topology.api.tuple import Stream
     from sequitur.consumer.topology.engine.task_output import Environment
     from sequitur.consumer.topology.engine.trees import TrackedTuple
 
@@ -51,6 +59,22 @@ class FieldKeyedRunner(KeyedRunner):
                 "anchor: what it does to its key could not be undone. Anchor it"
             )
 
+    def _keyed(self, given: TrackedTuple) -> Any:
+        if given.declared is not TIMER or given.values[0] != EXPIRY:
+            return super()._keyed(given)
+        self._key = self.expired(given)
+        return None
+
+    def expired(self, given: TrackedTuple) -> Key:
+        """Return a key whose state, map and list are forgotten."""
+        key = self.key_of(given)
+        if key.before.more.bytes and self._of_entries:
+            key.entries = Entries(key)
+            places = (place for place, _ in self.stored(key.stored, b"", LAST_PLACE))
+            key.entries.written = dict.fromkeys(places)
+        key.entry = key.before.expired()
+        return key
+
     def _keep(
         self, given: TrackedTuple, key: Key, entry: Entry, entries: Mapping[bytes, bytes | None]
     ) -> None:
@@ -69,9 +93,12 @@ class FieldKeyedRunner(KeyedRunner):
         keys.images_bytes += sum(len(one or b"") for one in image.entries.values())
 
     def _key_in(self, given: TrackedTuple) -> tuple[bytes, Any]:
-        declared = given.declared
-        if declared is TIMER:
+        if given.declared is TIMER:
             stored = given.root.event[0]
         else:
-            stored = self._key_of[declared.component, declared.name](given.values)
+            stored = self.stored_key(given.declared, given.values)
         return stored, key_value(stored)
+
+    def stored_key(self, declared: Stream, values: tuple[Any, ...]) -> bytes:
+        """Return the key of a stream's tuple as it is stored."""
+        return self._key_of[declared.component, declared.name](values)

@@ -9,7 +9,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from sequitur.consumer.topology.engine.concurrency import Call, ConcurrentRunner
-from sequitur.consumer.topology.engine.keyed import KeyedRunner
+from sequitur.consumer.topology.engine.keyed import EXPIRY, TIMER, KeyedRunner
+from sequitur.consumer.topology.engine.keyed_by_field import FieldKeyedRunner
 
 if TYPE_CHECKING:
     from sequitur.consumer.topology.engine.trees import TrackedTuple
@@ -33,3 +34,22 @@ class ConcurrentKeyedRunner(ConcurrentRunner, KeyedRunner):
     def begin(self, call: Call) -> Any:
         call.of_key = key = self.key_of(call.given)
         return self.call_with(key, call.given)
+
+
+class ConcurrentFieldRunner(ConcurrentKeyedRunner, FieldKeyedRunner):
+    """The same for a bolt by another field.
+
+    A call that is over is not undone at once: the log has calls of other keys behind it. Its image
+    stays until the verdicts.
+    """
+
+    def run(self, given: TrackedTuple) -> None:
+        self._check_anchored(given)
+        self._pool.submit(Call(self, given, (self, self._key_in(given)[0])))
+
+    def begin(self, call: Call) -> Any:
+        given = call.given
+        if given.declared is TIMER and given.values[0] == EXPIRY:
+            call.of_key = self.expired(given)
+            return None
+        return super().begin(call)

@@ -14,14 +14,16 @@ from sequitur.base.copy_headers import FailReason
 from sequitur.consumer.topology.api.builder import TreeFailure
 from sequitur.consumer.topology.engine.executor import Executor
 from sequitur.consumer.topology.engine.key_groups import task_of
-from sequitur.consumer.topology.engine.keyed import TIMER, KeyedRunner, is_current
-from sequitur.consumer.topology.engine.plan import order_of
+from sequitur.consumer.topology.engine.keyed import TIMER, KeyedRunner, is_set, portions
+from sequitur.consumer.topology.engine.keyed_calls import ConcurrentFieldRunner
+from sequitur.consumer.topology.engine.plan import order_of, unpacked
 from sequitur.consumer.topology.engine.task_output import OF_BATCH
 from sequitur.consumer.topology.engine.trees import ACKED, TrackedTuple
 from sequitur.consumer.topology.settling.root import Root, TimerPlace, least
+from sequitur.errors import EmitError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection
+    from collections.abc import Callable, Collection, Iterator
 
     from sequitur.consumer.topology.engine.keyed import StepKeys
     from sequitur.consumer.topology.engine.plan import Sent
@@ -62,6 +64,7 @@ class KeyedStageExecutor(Executor):
         assert self._environment.keys is not None
         self.keys: StepKeys = self._environment.keys
         self.keys.waiting.update(waiting)
+        self.keys.expires_by_calls = True
         self.held: list[int] = []  # ids of timers that came back too early
         self._component = component
         self._store = self._topology.components[component].key_store
@@ -71,6 +74,11 @@ class KeyedStageExecutor(Executor):
         self._trees.own_timers = self._timers
         self._killers = frozenset(killers)
         self._tell = tell
+        runner = self._runners[component, self._placement.number]
+        self._runner: Any = runner
+        self._concurrent = runner if isinstance(runner, ConcurrentFieldRunner) else None
+        if self._concurrent is not None:
+            self.keys.await_key = self._await_key
         tasks = self._placement.tasks[component]
         for place in dropped:
             is_here = task_of(place.key, tasks) == self._placement.number
@@ -85,8 +93,19 @@ class KeyedStageExecutor(Executor):
             others_ms -= self._delay_ms
         return least(self._hold_ms, others_ms, self._trees.oldest_own_ms)
 
+    def loaded(
+        self, tuples: Iterator[tuple[int, tuple[str, Sent]]]
+    ) -> Iterator[tuple[int, tuple[str, Sent]]]:
+        """Yield tuples. Their keys are read before, in order."""
+        for some in portions(tuples, lambda one: len(one[1][1].values)):
+            keys = {self._key_of(sent) for _, (to, sent) in some if to == self._component}
+            self.keys.read_ahead(self._store, {key for key in keys if key is not None})
+            yield from some
+
     def receive(self, component: str, task: int, sent: Sent) -> None:
         """Call the timers that are due before a tuple, then give it to its task."""
+        if self._concurrent is not None:
+            self._await_key(self._key_of(sent))
         self.call_timers(order_of(sent))
         if self._is_full:
             self._hold(sent)
@@ -127,7 +146,11 @@ class KeyedStageExecutor(Executor):
 
     def call_rest(self) -> None:
         """Call the timers that are due in this step after its last tuple."""
-        self.call_timers(self.keys.rest)
+        while True:
+            self._complete_calls()
+            self.call_timers(self.keys.rest)
+            if self._pool.is_idle:
+                return
 
     def drop_failed(self) -> None:
         """Unset the timers whose calls failed for the last time."""
@@ -147,6 +170,28 @@ class KeyedStageExecutor(Executor):
             if root.is_held if failure is None else not trees.gives_up(root, failure.reason):
                 keys.add(place.key)
         return keys
+
+    def _key_of(self, sent: Sent) -> bytes | None:
+        """Return the key of a tuple; None if the tuple cannot be read."""
+        if sent.stream == _TIMERS:
+            ((root, _),) = sent.trees
+            return root.key
+        stream = self._stream_of(sent)
+        try:
+            key: bytes = self._runner.stored_key(stream, unpacked(stream, sent.values))
+        except EmitError:
+            return None
+        return key
+
+    def _await_key(self, key: bytes | None) -> bool:
+        """Wait until no call of a key runs: return whether one did."""
+        assert self._concurrent is not None
+        waits = False
+        while key is not None and self._concurrent.is_busy(key):
+            waits = True
+            self._pool.complete_some()
+            self.drain()
+        return waits
 
     @property
     def _is_full(self) -> bool:
@@ -177,7 +222,7 @@ class KeyedStageExecutor(Executor):
             self.held.append(root.id)
             return
         entry = self.keys.entry(self._store, place.key)
-        if not is_current(place, entry.timers) and not is_replayed:
+        if not is_set(place, entry) and not is_replayed:
             made.owner = ACKED  # an earlier event has unset it since, so it is done
             self._trees.ack(made)
             return
@@ -207,7 +252,7 @@ class KeyedStageExecutor(Executor):
     def _undo_failed(self, mark: int) -> None:
         """Undo the call whose images begin at a mark, if one of its events is known to fail."""
         images = self.keys.log.images
-        if len(images) == mark:
+        if len(images) == mark or self._concurrent is not None:
             return
         roots = [
             self._timers[one.root] if one.root in self._timers else self._received[one.root]

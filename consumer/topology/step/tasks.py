@@ -341,6 +341,7 @@ class SpoutTask:
         blocked |= {one.root.key for one in left.values() if one.outcome is not EventOutcome.DEAD}
         result.next_timer_ms = executor.keys.next_timer_ms(blocked)
         result.closed_ms, result.is_open = executor.keys.closed_ms, executor.keys.is_open(blocked)
+        executor.keys.close()
 
     def _leave_unfinished(
         self, found: ExecutorResult, unfinished: UnfinishedEvents, result: TaskResult
@@ -441,6 +442,7 @@ class StageTask:
             self._leave_keys(executor, result)
             known = (executor.oldest_ms, executor.keys.first_left_ms)
             result.hold_ms = min((one for one in known if one is not None), default=None)
+            executor.keys.close()
         if not batch.is_commit:
             result.told = _told(
                 found, found.roots, batch, is_spout=False, is_rehearsal=is_rehearsal
@@ -475,7 +477,10 @@ class StageTask:
         blamed = dict(trial.blamed)
         left_out = batch.read_unfinished(self.unfinished) if self.unfinished else frozenset()
         _hold_back(executor, self.blocked)
-        for place, (component, sent) in trial.of(batch.tuples_in_order(self.sources)):
+        tuples = trial.of(batch.tuples_in_order(self.sources))
+        if isinstance(executor, KeyedStageExecutor):
+            tuples = executor.loaded(tuples)
+        for place, (component, sent) in tuples:
             if left_out and any(root.id in left_out for root, _ in sent.trees):
                 continue
             if place in trial.poison:

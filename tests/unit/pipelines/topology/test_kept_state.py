@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import json
 from collections import Counter
 from random import Random
@@ -15,6 +16,7 @@ from typer.testing import CliRunner
 from sequitur.cli.main import app
 from sequitur.consumer.topology import KeyedBolt, ProcessSettings, TopologyBuilder
 from sequitur.consumer.topology.engine.key_store import KeyChange, KeyChanges
+from sequitur.consumer.topology.engine.keyed import StepKeys
 from sequitur.errors import CheckpointError, KeyedStateError
 from sequitur.pipelines.ordering.job_metrics import JobMetrics
 from sequitur.pipelines.topology import kept_keys
@@ -24,7 +26,7 @@ from sequitur.pipelines.topology.kept_state import KeptState
 from sequitur.testing import ReorderTester
 from tests.support.done_step import done_step
 from tests.support.keyed_counts import MOST_ATTEMPTS, WHERE, counting
-from tests.support.step_runs import StepRuns
+from tests.support.step_runs import StepRuns, event
 from tests.support.values import replace
 from tests.support.waiting import PATIENCE_S
 
@@ -285,6 +287,22 @@ def test_memory_for_keys_is_bounded_and_what_is_forgotten_is_read_again() -> Non
         state = KeptState.at(str(tester.folder))
         assert [one.key for one in state.all("texts")] == keys[1::2]
         assert state.bolts()[1]["texts"].keys == len(keys) // 2
+
+
+@pytest.mark.promise("keyed-memory")
+@pytest.mark.parametrize("field", ["key", "value"])
+def test_a_process_lets_go_of_the_keys_of_a_step(tmp_path: Path, field: str) -> None:
+    """Bolts that it keeps for the next step refer to what they have last run in."""
+    builder = TopologyBuilder("texts")
+    builder.set_spout("events")
+    builder.set_bolt("texts", Texts()).fields_grouping("events", field)
+    runs = StepRuns(builder.build(), tmp_path, life="a life")
+    before = {id(one) for one in gc.get_objects() if isinstance(one, StepKeys)}
+    runs.step([event(number, b'{"said": "a"}', key=b"%d" % number) for number in range(10)])
+    found = [one for one in gc.get_objects() if isinstance(one, StepKeys)]
+    of_step = [one for one in found if id(one) not in before]
+    assert of_step, "no bolt is kept"
+    assert not any(one._read or one.log.left or one.log.found for one in of_step)
 
 
 @pytest.mark.promise("keyed-memory")

@@ -427,14 +427,3 @@ def test_an_event_that_has_only_looked_is_not_done_by_what_is_undone(tmp_path: P
     runs.step([event(9, b"key x", key=b"k9"), event(10, b"other x", key=b"k9")])
     runs.to_the_end()
     assert runs.records("out") == [(b"key", b"1"), (b"other", b"10")]
-
-
-@pytest.mark.promise("keyed-bounds")
-def test_a_bolt_by_a_field_has_no_time_to_live() -> None:
-    builder = TopologyBuilder("refused")
-    builder.set_spout("events")
-    kept = Count()
-    kept.ttl = "1 h"
-    builder.set_bolt("count", kept).fields_grouping("events", "value")
-    with pytest.raises(TopologyBuildError, match="ttl: a bolt that is keyed by another field"):
-        builder.build()

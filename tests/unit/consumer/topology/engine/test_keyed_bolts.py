@@ -9,16 +9,19 @@ import pytest
 
 from sequitur.consumer.topology import (
     BasicBolt,
+    EventValues,
     KeyedBolt,
     ProcessSettings,
     TopologyBuilder,
     TopologyTester,
 )
+from sequitur.consumer.topology.engine.key_store import MemoryKeyStore
+from sequitur.consumer.topology.engine.keyed import StepKeys
 from sequitur.errors import TopologyBuildError, TopologyError
 from tests.support.step_runs import StepRuns, event
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
     from pathlib import Path
 
     from sequitur.consumer.topology import BasicOutputCollector, Event, Key, Timer, Topology, Tuple
@@ -322,3 +325,24 @@ def test_a_tester_refuses_settings_with_which_nothing_could_be_undone(
     settings = ProcessSettings.model_validate(setting)
     with pytest.raises(TopologyError, match="has keyed bolts"):
         TopologyTester(_topology(), settings)
+
+
+@pytest.mark.promise("keyed-memory")
+@pytest.mark.parametrize("large", ["value", "header"])
+def test_few_large_events_are_read_before_their_calls(large: str) -> None:
+    """Many small ones are: their keys are read in order."""
+    read: list[int] = []
+
+    def events(size: int) -> Iterator[EventValues]:
+        for number in range(100):
+            read.append(number)
+            said = bytes(size)
+            value, headers = (said, ()) if large == "value" else (None, (("h", said),))
+            yield EventValues(b"%d" % number, value, headers, number, "in", 0, number, number)
+
+    keys = StepKeys({"bolt": MemoryKeyStore()}, None)
+    assert next(keys.loaded(events(1 << 20)))[6] == 0
+    assert len(read) <= 17
+    read.clear()
+    assert next(keys.loaded(events(10)))[6] == 0
+    assert len(read) == 100
