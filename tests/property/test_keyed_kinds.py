@@ -128,3 +128,21 @@ def test_a_job_that_dies_in_its_steps_goes_on_from_its_files(  # noqa: PLR0917 -
     assert by_key(runs.records("out")) == expected(events, runs.reached_ms)
     assert runs.next_timer_ms is None
     assert runs.kept() == []
+
+
+@pytest.mark.promise("keyed-async", "keyed-ttl")
+def test_state_expires_between_async_calls_of_a_key(tmp_path: Path) -> None:
+    """A timer that is called for an event touches the key of the event."""
+    events: list[Given] = [
+        (at_ms, b"a\0", {"n": n, "fails": 0, "where": "call", "does": [one]})
+        for n, (at_ms, one) in enumerate([(1048, ("timer", 0)), (1062, ("put", 0))])
+    ]
+    topology = counting(1, keyed=AsyncKinds(), concurrency=3)
+    runs = StepRuns(topology, tmp_path, _SETTINGS, life="0", reached_ms=1062)
+    runs.step(
+        [
+            EventValues(key, json.dumps(plan).encode(), (), at_ms, "in", 0, plan["n"], 0)
+            for at_ms, key, plan in events
+        ]
+    )
+    assert by_key(runs.records("out")) == expected(events, 1062)

@@ -58,10 +58,10 @@ class KeyedExecutor(Executor):
 
     def feed(self, root: Root, values: tuple[Any, ...], *, is_own: bool = False) -> None:
         """Call the timers that are due before an event, then emit it."""
-        if self._concurrent:
-            self._await_key(values[0])
         keys = self.keys
-        if keys.coming and keys.coming[0].time_ms <= values[3]:
+        if self._concurrent:
+            self._call_before(values[0], values[3:7])
+        elif keys.coming and keys.coming[0].time_ms <= values[3]:
             self.call_timers(values[3:7])
         if keys.is_cut and self._is_held(root, values):
             return
@@ -78,9 +78,7 @@ class KeyedExecutor(Executor):
 
     def feed_timer(self, root: Root, event: tuple[Any, ...]) -> None:
         """Call a timer that waited in the form of an event."""
-        if self._concurrent:
-            self._await_key(event[0])
-        self.call_timers(event[3:7])
+        self._call_before(event[0], event[3:7])
         if self._is_held(root, event) or not self._begins(root, event):
             return
         place, at_ms = timer_of(event)
@@ -147,6 +145,14 @@ class KeyedExecutor(Executor):
             self._complete_calls()
             self.call_timers(self.keys.rest)
             if self._pool.is_idle:
+                return
+
+    def _call_before(self, key: bytes, order: Order) -> None:
+        """Call the timers that are due before an event, also those that its key's timers set."""
+        while True:
+            self._await_key(key)
+            self.call_timers(order)
+            if not any(one.is_busy(key) for one in self._concurrent):
                 return
 
     def _await_key(self, key: bytes) -> bool:

@@ -105,8 +105,9 @@ class KeyedStageExecutor(Executor):
     def receive(self, component: str, task: int, sent: Sent) -> None:
         """Call the timers that are due before a tuple, then give it to its task."""
         if self._concurrent is not None:
-            self._await_key(self._key_of(sent))
-        self.call_timers(order_of(sent))
+            self._call_before(self._key_of(sent), order_of(sent))
+        else:
+            self.call_timers(order_of(sent))
         if self._is_full:
             self._hold(sent)
             return
@@ -182,6 +183,15 @@ class KeyedStageExecutor(Executor):
         except EmitError:
             return None
         return key
+
+    def _call_before(self, key: bytes | None, order: Order | tuple[int, str] | None) -> None:
+        """Call the timers that are due before a tuple, also those that its key's timers set."""
+        assert self._concurrent is not None
+        while True:
+            self._await_key(key)
+            self.call_timers(order)
+            if key is None or not self._concurrent.is_busy(key):
+                return
 
     def _await_key(self, key: bytes | None) -> bool:
         """Wait until no call of a key runs: return whether one did."""
