@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from sequitur.base.portions import portions
 from sequitur.pipelines.store.part_files import (
     FOOTERS_BYTES,
     KeptValues,
@@ -163,17 +164,12 @@ def side_by_side(groups: Iterable[RowGroup], most_bytes: int) -> Iterator[list[R
 
     Each is read with one call.
     """
-    some: list[RowGroup] = []
-    size = 0
-    for group in groups:
-        size += group.size_bytes
-        is_beside = some and group.path == some[0].path and group.part is some[0].part
-        if some and (not is_beside or size > most_bytes):
-            yield some
-            some, size = [], group.size_bytes
-        some.append(group)
-    if some:
-        yield some
+    return portions(
+        groups,
+        lambda group: group.size_bytes,
+        most_bytes,
+        is_beside=lambda last, group: group.path == last.path and group.part is last.part,
+    )
 
 
 def read_ahead(

@@ -176,11 +176,12 @@ class KeyFiles:
         for table in self._tables:
             for some, rows in table.rows_of(table.likely(keys)):
                 places = pc.index_in(pa.array(some, pa.binary()), value_set=rows.column("key"))
-                here = pc.filter(places, places.is_valid())
+                is_here = places.is_valid()
+                here = pc.filter(places, is_here)
                 entries, times = (
                     rows.column(name).take(here).to_pylist() for name in ("entry", "timer_ms")
                 )
-                own = itertools.compress(some, places.is_valid().to_pylist())
+                own = itertools.compress(some, is_here.to_pylist())
                 found.update(zip(own, map(_Kept, entries, times), strict=True))
             keys = [key for key in keys if key not in found]
         return found

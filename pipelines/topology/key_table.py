@@ -26,6 +26,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from sequitur.base.portions import portions
 from sequitur.errors import CheckpointError
 from sequitur.pipelines.store.documents import DRAIN_FIRST, damaged
 from sequitur.pipelines.store.storage import open_file
@@ -146,27 +147,16 @@ class KeyTable:
             if number >= 0:
                 asked.append((number, keys[at:end]))
             at = end
-        for some in self._neighbours(asked):
+        neighbours = portions(
+            asked,
+            lambda one: self._key_blocks[one[0]].length,
+            KEY_LIMITS.blocks_bytes,
+            is_beside=lambda last, one: last[0] + 1 == one[0],
+        )
+        for some in neighbours:
             blocks = self._read([self._key_blocks[number] for number, _ in some])
             for (_, own), block in zip(some, blocks, strict=True):
                 yield own, pa.ipc.read_record_batch(block, KEY_SCHEMA)
-
-    def _neighbours(
-        self, asked: Sequence[tuple[int, Sequence[bytes]]]
-    ) -> Iterator[list[tuple[int, Sequence[bytes]]]]:
-        """Divide numbered blocks into stretches without a gap, none of them too long."""
-        some: list[tuple[int, Sequence[bytes]]] = []
-        length = 0
-        for one in asked:
-            more = self._key_blocks[one[0]].length
-            is_next = bool(some) and some[-1][0] + 1 == one[0]
-            if some and not (is_next and length + more <= KEY_LIMITS.blocks_bytes):
-                yield some
-                some, length = [], 0
-            some.append(one)
-            length += more
-        if some:
-            yield some
 
     def block_of(self, key: bytes) -> int:
         """Return the number of the block in which a key is if it is anywhere; -1: in none."""
@@ -182,13 +172,7 @@ class KeyTable:
 
     def batches(self, most_bytes: int = KEY_LIMITS.blocks_bytes) -> Iterator[pa.RecordBatch]:
         """Yield all keys in order, several blocks at once."""
-        some: list[_Block] = []
-        for block in self._key_blocks:
-            if some and block.offset + block.length - some[0].offset > most_bytes:
-                yield self._read_rows(some, KEY_SCHEMA)
-                some = []
-            some.append(block)
-        if some:
+        for some in portions(self._key_blocks, lambda block: block.length, most_bytes):
             yield self._read_rows(some, KEY_SCHEMA)
 
     def _open(self) -> pa.NativeFile:

@@ -783,8 +783,11 @@ class Executor:
         """Wait for all concurrent calls, and for those that follow from them."""
         self.drain()
         while not self._pool.is_idle:
-            self._pool.complete_some()
-            self.drain()
+            self._complete_some()
+
+    def _complete_some(self) -> None:
+        self._pool.complete_some()
+        self.drain()
 
     def _no_event(self, time_ms: int) -> EventValues:
         """Return the placeholder event of tuples that come from no event."""

@@ -13,10 +13,11 @@ import zlib
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import msgspec
 
+from sequitur.base.portions import portions
 from sequitur.consumer.topology.api.builder import KEY_ENTRIES
 from sequitur.consumer.topology.api.key_items import LIST, MAP, list_type, map_types, with_changes
 from sequitur.consumer.topology.api.keyed import Entry, Key, KeyedBolt, More, SetTimer, Timer
@@ -58,15 +59,14 @@ class _Stored(msgspec.Struct, array_like=True, frozen=True):
     more: tuple[int, int, int, int, int | None, int | None] = _PLAIN
 
 
-_T = TypeVar("_T")
 _encode: Final = msgspec.msgpack.Encoder().encode
 _decode: Final = msgspec.msgpack.Decoder(_Stored).decode
 _decode_old: Final = msgspec.msgpack.Decoder().decode
 _warned: Final[set[tuple[str, str]]] = set()
 """The bolts of which this process has warned."""
-_AHEAD_BYTES: Final = 16 << 20
+AHEAD_BYTES: Final = 16 << 20
 """Events of about so many bytes are in memory at once: their keys are read before."""
-_AHEAD_EACH: Final = 250
+AHEAD_EACH: Final = 250
 """What one of them takes without its bytes."""
 _DUE_AT_ONCE: Final = 1 << 12
 _MOST_TIMERS_BYTES: Final = 64 << 20
@@ -107,24 +107,10 @@ class Image(NamedTuple):
     call: int = 0  # number of the call among those by a field, which may be for several roots
 
 
-def portions(given: Iterator[_T], size_of: Callable[[_T], int]) -> Iterator[list[_T]]:
-    """Divide events or tuples into lists that take a few MiB."""
-    some: list[_T] = []
-    size = 0
-    for one in given:
-        some.append(one)
-        size += _AHEAD_EACH + size_of(one)
-        if size >= _AHEAD_BYTES:
-            yield some
-            some, size = [], 0
-    if some:
-        yield some
-
-
 def _size_of(event: tuple[Any, ...]) -> int:
     headers = event[2]
     more = sum(len(value or b"") for _, value in headers) if headers else 0
-    return len(event[1] or b"") + more
+    return AHEAD_EACH + len(event[1] or b"") + more
 
 
 class DueTimer(NamedTuple):
@@ -290,7 +276,7 @@ class StepKeys:
     def loaded(self, events: Iterator[tuple[Any, ...]]) -> Iterator[tuple[Any, ...]]:
         """Yield events. Their keys are read before, in the order of keys: each block once."""
         bolts = [one for one in self._stores if not one.endswith(KEY_ENTRIES)]
-        for some in portions(events, _size_of):
+        for some in portions(events, _size_of, AHEAD_BYTES):
             asked = {event[0] for event in some if event[0] is not None}
             for component in bolts:
                 self.read_ahead(component, asked)

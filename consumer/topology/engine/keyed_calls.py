@@ -6,14 +6,18 @@ key begins. So timers of a key, too, wait until no call of it runs.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from sequitur.consumer.topology.engine.concurrency import Call, ConcurrentRunner
 from sequitur.consumer.topology.engine.keyed import EXPIRY, TIMER, KeyedRunner
 from sequitur.consumer.topology.engine.keyed_by_field import FieldKeyedRunner
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Sequence
+
     from sequitur.consumer.topology.engine.trees import TrackedTuple
+
+_T = TypeVar("_T")
 
 
 class ConcurrentKeyedRunner(ConcurrentRunner, KeyedRunner):
@@ -22,7 +26,7 @@ class ConcurrentKeyedRunner(ConcurrentRunner, KeyedRunner):
     def run(self, given: TrackedTuple) -> None:
         self._pool.submit(Call(self, given, (self, given.root.event[0])))
 
-    def is_busy(self, key: bytes) -> bool:
+    def is_busy(self, key: bytes | None) -> bool:
         """Return whether a call of a key runs, or waits to run."""
         return self._pool.has_calls_of((self, key))
 
@@ -34,6 +38,42 @@ class ConcurrentKeyedRunner(ConcurrentRunner, KeyedRunner):
     def begin(self, call: Call) -> Any:
         call.of_key = key = self.key_of(call.given)
         return self.call_with(key, call.given)
+
+
+class KeyCalls:
+    """The calls of a task's keyed bolts that run side by side."""
+
+    def __init__(
+        self, runners: Sequence[ConcurrentKeyedRunner], complete_some: Callable[[], None]
+    ) -> None:
+        """Begin with the runners, and with what waits until some call is over."""
+        self._runners = runners
+        self._complete_some = complete_some
+
+    @classmethod
+    def of(cls, runners: Iterable[object], complete_some: Callable[[], None]) -> KeyCalls | None:
+        """Return those of a task's runners; None if all of its calls run one by one."""
+        found = [one for one in runners if isinstance(one, ConcurrentKeyedRunner)]
+        return cls(found, complete_some) if found else None
+
+    def has(self, key: bytes | None) -> bool:
+        return any(one.is_busy(key) for one in self._runners)
+
+    def end(self, key: bytes | None) -> bool:
+        """Wait until no call of a key runs: return whether one did."""
+        waits = False
+        while self.has(key):
+            waits = True
+            self._complete_some()
+        return waits
+
+    def before(self, key: bytes | None, order: _T, call_timers: Callable[[_T], None]) -> None:
+        """Call the timers that are due before an event, also those that its key's timers set."""
+        while True:
+            self.end(key)
+            call_timers(order)
+            if not self.has(key):
+                return
 
 
 class ConcurrentFieldRunner(ConcurrentKeyedRunner, FieldKeyedRunner):

@@ -13,7 +13,7 @@ from sequitur.consumer.topology.engine.keyed import (
     StepKeys,
     is_current,
 )
-from sequitur.consumer.topology.engine.keyed_calls import ConcurrentKeyedRunner
+from sequitur.consumer.topology.engine.keyed_calls import KeyCalls
 from sequitur.consumer.topology.engine.task_output import OF_BATCH
 from sequitur.consumer.topology.engine.trees import TrackedTuple
 from sequitur.consumer.topology.settling.root import (
@@ -50,17 +50,15 @@ class KeyedExecutor(Executor):
         self._killers = frozenset(killers)
         self._tell = tell
         self._names = self._topology.key_stores
-        self._concurrent = [
-            one for one in self._runners.values() if isinstance(one, ConcurrentKeyedRunner)
-        ]
-        if self._concurrent:
-            self.keys.await_key = self._await_key
+        self._calls = KeyCalls.of(self._runners.values(), self._complete_some)
+        if self._calls is not None:
+            self.keys.await_key = self._calls.end
 
     def feed(self, root: Root, values: tuple[Any, ...], *, is_own: bool = False) -> None:
         """Call the timers that are due before an event, then emit it."""
         keys = self.keys
-        if self._concurrent:
-            self._call_before(values[0], values[3:7])
+        if self._calls is not None:
+            self._calls.before(values[0], values[3:7], self.call_timers)
         elif keys.coming and keys.coming[0].time_ms <= values[3]:
             self.call_timers(values[3:7])
         if keys.is_cut and self._is_held(root, values):
@@ -71,14 +69,17 @@ class KeyedExecutor(Executor):
         # `Root.is_done` and `OpenTrees.is_empty`, inline
         is_done = root.value == 0 and root.failure is None and not root.is_held
         is_alone = self._is_whole and not self._opened and not self._shared
-        if is_done and is_alone and not self._concurrent:
+        if is_done and is_alone and self._calls is None:
             # Nothing can undo it any more. If calls run side by side, those of other events may
             # have ended meanwhile: see `finish`.
             del images[mark:]
 
     def feed_timer(self, root: Root, event: tuple[Any, ...]) -> None:
         """Call a timer that waited in the form of an event."""
-        self._call_before(event[0], event[3:7])
+        if self._calls is not None:
+            self._calls.before(event[0], event[3:7], self.call_timers)
+        else:
+            self.call_timers(event[3:7])
         if self._is_held(root, event) or not self._begins(root, event):
             return
         place, at_ms = timer_of(event)
@@ -146,23 +147,6 @@ class KeyedExecutor(Executor):
             self.call_timers(self.keys.rest)
             if self._pool.is_idle:
                 return
-
-    def _call_before(self, key: bytes, order: Order) -> None:
-        """Call the timers that are due before an event, also those that its key's timers set."""
-        while True:
-            self._await_key(key)
-            self.call_timers(order)
-            if not any(one.is_busy(key) for one in self._concurrent):
-                return
-
-    def _await_key(self, key: bytes) -> bool:
-        """Wait until no call of a key runs: return whether one did."""
-        waits = False
-        while any(one.is_busy(key) for one in self._concurrent):
-            waits = True
-            self._pool.complete_some()
-            self.drain()
-        return waits
 
     def has(self, component: str) -> bool:
         """Return whether a keyed bolt runs here."""

@@ -11,11 +11,18 @@ import pickle
 from typing import TYPE_CHECKING, Any, Final
 
 from sequitur.base.copy_headers import FailReason
+from sequitur.base.portions import portions
 from sequitur.consumer.topology.api.builder import TreeFailure
 from sequitur.consumer.topology.engine.executor import Executor
 from sequitur.consumer.topology.engine.key_groups import task_of
-from sequitur.consumer.topology.engine.keyed import TIMER, KeyedRunner, is_set, portions
-from sequitur.consumer.topology.engine.keyed_calls import ConcurrentFieldRunner
+from sequitur.consumer.topology.engine.keyed import (
+    AHEAD_BYTES,
+    AHEAD_EACH,
+    TIMER,
+    KeyedRunner,
+    is_set,
+)
+from sequitur.consumer.topology.engine.keyed_calls import KeyCalls
 from sequitur.consumer.topology.engine.plan import order_of, unpacked
 from sequitur.consumer.topology.engine.task_output import OF_BATCH
 from sequitur.consumer.topology.engine.trees import ACKED, TrackedTuple
@@ -74,11 +81,10 @@ class KeyedStageExecutor(Executor):
         self._trees.own_timers = self._timers
         self._killers = frozenset(killers)
         self._tell = tell
-        runner = self._runners[component, self._placement.number]
-        self._runner: Any = runner
-        self._concurrent = runner if isinstance(runner, ConcurrentFieldRunner) else None
-        if self._concurrent is not None:
-            self.keys.await_key = self._await_key
+        self._runner: Any = self._runners[component, self._placement.number]
+        self._calls = KeyCalls.of([self._runner], self._complete_some)
+        if self._calls is not None:
+            self.keys.await_key = self._calls.end
         tasks = self._placement.tasks[component]
         for place in dropped:
             is_here = task_of(place.key, tasks) == self._placement.number
@@ -94,18 +100,26 @@ class KeyedStageExecutor(Executor):
         return least(self._hold_ms, others_ms, self._trees.oldest_own_ms)
 
     def loaded(
-        self, tuples: Iterator[tuple[int, tuple[str, Sent]]]
-    ) -> Iterator[tuple[int, tuple[str, Sent]]]:
-        """Yield tuples. Their keys are read before, in order."""
-        for some in portions(tuples, lambda one: len(one[1][1].values)):
-            keys = {self._key_of(sent) for _, (to, sent) in some if to == self._component}
+        self, tuples: Iterator[tuple[str, Sent, int]], known: Collection[int]
+    ) -> Iterator[tuple[str, Sent, int]]:
+        """Yield tuples, each with the bolt that it is for and its place in the task's input.
+
+        Their keys are read before, in order. Tuples at `known` places fail, and are not unpacked:
+        that may be what kills the process.
+        """
+        for some in portions(tuples, lambda one: AHEAD_EACH + len(one[1].values), AHEAD_BYTES):
+            keys = {
+                self._key_of(sent)
+                for to, sent, place in some
+                if to == self._component and place not in known
+            }
             self.keys.read_ahead(self._store, {key for key in keys if key is not None})
             yield from some
 
     def receive(self, component: str, task: int, sent: Sent) -> None:
         """Call the timers that are due before a tuple, then give it to its task."""
-        if self._concurrent is not None:
-            self._call_before(self._key_of(sent), order_of(sent))
+        if self._calls is not None:
+            self._calls.before(self._key_of(sent), order_of(sent), self.call_timers)
         else:
             self.call_timers(order_of(sent))
         if self._is_full:
@@ -184,25 +198,6 @@ class KeyedStageExecutor(Executor):
             return None
         return key
 
-    def _call_before(self, key: bytes | None, order: Order | tuple[int, str] | None) -> None:
-        """Call the timers that are due before a tuple, also those that its key's timers set."""
-        assert self._concurrent is not None
-        while True:
-            self._await_key(key)
-            self.call_timers(order)
-            if key is None or not self._concurrent.is_busy(key):
-                return
-
-    def _await_key(self, key: bytes | None) -> bool:
-        """Wait until no call of a key runs: return whether one did."""
-        assert self._concurrent is not None
-        waits = False
-        while key is not None and self._concurrent.is_busy(key):
-            waits = True
-            self._pool.complete_some()
-            self.drain()
-        return waits
-
     @property
     def _is_full(self) -> bool:
         return self.keys.is_cut or self.keys.images_bytes > MOST_IMAGES_BYTES
@@ -262,7 +257,7 @@ class KeyedStageExecutor(Executor):
     def _undo_failed(self, mark: int) -> None:
         """Undo the call whose images begin at a mark, if one of its events is known to fail."""
         images = self.keys.log.images
-        if len(images) == mark or self._concurrent is not None:
+        if len(images) == mark or self._calls is not None:
             return
         roots = [
             self._timers[one.root] if one.root in self._timers else self._received[one.root]

@@ -48,7 +48,7 @@ if TYPE_CHECKING:
     from sequitur.consumer.topology.api.builder import TreeFailure
     from sequitur.consumer.topology.engine.executor import ExecutorResult
     from sequitur.consumer.topology.engine.key_store import KeyStore
-    from sequitur.consumer.topology.engine.plan import Stage
+    from sequitur.consumer.topology.engine.plan import Sent, Stage
     from sequitur.consumer.topology.settling.root import Order, TimerPlace
     from sequitur.consumer.topology.step.batch import (
         Exchange,
@@ -474,19 +474,19 @@ class StageTask:
     def _receive(self, executor: Executor) -> None:
         """Give bolts the tuples of this part, except those that are known to fail."""
         batch, trial = self.batch, self.trial.after(len(self._ticks))
-        blamed = dict(trial.blamed)
+        failures = {**dict.fromkeys(trial.poison), **dict(trial.blamed)}
         left_out = batch.read_unfinished(self.unfinished) if self.unfinished else frozenset()
         _hold_back(executor, self.blocked)
-        tuples = trial.of(batch.tuples_in_order(self.sources))
+        tuples: Iterator[tuple[str, Sent, int]] = (
+            (component, sent, place)
+            for place, (component, sent) in trial.of(batch.tuples_in_order(self.sources))
+            if not left_out or all(root.id not in left_out for root, _ in sent.trees)
+        )
         if isinstance(executor, KeyedStageExecutor):
-            tuples = executor.loaded(tuples)
-        for place, (component, sent) in tuples:
-            if left_out and any(root.id in left_out for root, _ in sent.trees):
-                continue
-            if place in trial.poison:
-                executor.give_up(sent, crashed((*sent.path, component)))
-            elif place in blamed:
-                executor.give_up(sent, blamed[place])
+            tuples = executor.loaded(tuples, failures)
+        for component, sent, place in tuples:
+            if place in failures:
+                executor.give_up(sent, failures[place] or crashed((*sent.path, component)))
             else:
                 executor.receive(component, self.task, sent)
 

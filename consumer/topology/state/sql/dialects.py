@@ -6,6 +6,7 @@ import json
 from abc import ABC, abstractmethod
 from typing import TYPE_CHECKING, Any, Final
 
+from sequitur.base.portions import portions
 from sequitur.consumer.topology.state.sql.engines import LOCK_TIMEOUT_S
 from sequitur.consumer.topology.state.store import State, StateKind, Stored
 
@@ -92,17 +93,11 @@ def read_keys(state: State) -> int:
 
 def pages(rows: Iterable[tuple[Key, Any]], most: int) -> Iterator[list[tuple[Key, Any]]]:
     """Return pages of at most `most` rows and `PAGE_BYTES`. A larger row is a page by itself."""
-    page: list[tuple[Key, Any]] = []
-    size = 0
-    for row in rows:
-        weight = sum(len(one) for one in row if isinstance(one, str | bytes))
-        if page and (len(page) == most or size + weight > PAGE_BYTES):
-            yield page
-            page, size = [], 0
-        page.append(row)
-        size += weight
-    if page:
-        yield page
+    return portions(rows, _size_of, PAGE_BYTES, most_items=most)
+
+
+def _size_of(row: tuple[Key, Any]) -> int:
+    return sum(len(one) for one in row if isinstance(one, str | bytes))
 
 
 class Dialect(ABC):

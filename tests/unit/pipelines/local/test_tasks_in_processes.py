@@ -57,6 +57,35 @@ builder.set_output("out").local_grouping("where")
 topology = builder.build()
 """
 
+_DEADLY: Final = """
+import json
+from sequitur import KeyedBolt, TopologyBuilder, bolt
+
+class Deadly:
+    def __reduce__(self):
+        return exec, ("import os, signal; os.kill(os.getpid(), signal.SIGKILL)",)
+
+@bolt(fields=("group", "what"))
+def by_group(event):
+    kills = json.loads(event.value).get("kills")
+    yield "all", Deadly() if kills else "fine"
+
+class Count(KeyedBolt):
+    fields = ("group", "what", "count")
+    state = int
+
+    def process(self, tup, key):
+        key.state = (key.state or 0) + 1
+        key.emit((tup.values[0], tup.values[1], key.state))
+
+builder = TopologyBuilder("deadly")
+builder.set_spout("events")
+builder.set_bolt("by_group", by_group).local_grouping("events")
+builder.set_bolt("count", Count()).fields_grouping("by_group", "group")
+builder.set_output("out", key="group", value="count").local_grouping("count")
+topology = builder.build()
+"""
+
 
 _told: Final[list[str]] = []
 
@@ -106,6 +135,21 @@ def test_bolts_run_in_processes_and_what_kills_one_is_found_by_as_many_deaths_as
     assert processed is not None
     assert processed["crashes"] == len(told) > 1
     assert {line.rpartition(", ")[2] for line in told} == {"attempt 1 of 1 at its task"}
+
+
+def test_a_value_that_kills_by_being_unpacked_is_found_and_left_out_of_what_is_read_ahead(
+    tmp_path: Path, shared: ProcessWorkers, told: list[str]
+) -> None:
+    """A bolt keyed by another field unpacks its tuples before their calls, for their keys."""
+    path = tmp_path / "deadly_values.py"
+    path.write_text(_DEADLY)
+    with LocalTester(_SETTINGS, load_topology(path), workers=shared) as tester:
+        tester.run(_rows(range(4), kills=2))
+        tester.drain()
+        assert [one.value for one in tester.released] == [b"1", b"2", b"3"]
+        (dead,) = tester.records("ordered.dead-letter")
+        assert json.loads(dead.value or b"")["kills"]
+    assert len(told) > 1
 
 
 def _at_home(home: int) -> Callable[[], int]:
