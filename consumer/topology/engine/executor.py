@@ -510,7 +510,7 @@ class Executor:
         if self._open.is_full:
             self.finish()
 
-    def send_timer(self, root: Root, event: tuple[Any, ...]) -> None:
+    def feed_timer(self, root: Root, event: tuple[Any, ...]) -> None:
         """Give a timer that waited in the form of an event back to the stage of its bolt."""
         if not self._begins(root, event):
             return

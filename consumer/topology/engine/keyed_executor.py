@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from sequitur.base.copy_headers import FailReason
-from sequitur.consumer.topology.api.builder import TreeFailure
 from sequitur.consumer.topology.engine.executor import Executor
 from sequitur.consumer.topology.engine.keyed import (
     TIMER,
@@ -26,6 +24,7 @@ from sequitur.consumer.topology.settling.root import (
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection
 
+    from sequitur.consumer.topology.api.builder import TreeFailure
     from sequitur.consumer.topology.settling.root import Order, TimerPlace
 
 
@@ -76,19 +75,16 @@ class KeyedExecutor(Executor):
 
     def feed_timer(self, root: Root, event: tuple[Any, ...]) -> None:
         """Call a timer that waited in the form of an event."""
+        place, at_ms = timer_of(event)
+        runner = self._runner_of(place.component)
+        if runner is None:
+            super().feed_timer(root, event)
+            return
         if self._calls is not None:
             self._calls.before(event[0], event[3:7], self.call_timers)
         else:
             self.call_timers(event[3:7])
         if self._is_held(root, event) or not self._begins(root, event):
-            return
-        place, at_ms = timer_of(event)
-        runner = self._runner_of(place.component)
-        if runner is None:
-            path = ("__timer",)
-            failure = TreeFailure(FailReason.EXCEPTION, f"no keyed bolt {place.component!r}", path)
-            self._trees.fail(root, failure)
-            self._open.add(root, root.event)
             return
         entry = self.keys.entry(place.component, place.key)
         if is_current(place, entry.timers) or is_replayed_timer(event):
@@ -147,10 +143,6 @@ class KeyedExecutor(Executor):
             self.call_timers(self.keys.rest)
             if self._pool.is_idle:
                 return
-
-    def has(self, component: str) -> bool:
-        """Return whether a keyed bolt runs here."""
-        return self._runner_of(component) is not None
 
     def finish(self) -> None:
         super().finish()

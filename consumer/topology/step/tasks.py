@@ -597,10 +597,7 @@ def _executor(  # noqa: PLR0917 - private, and each is of a type of its own
 def _feed(executor: Executor, root: Root, event: tuple[Any, ...]) -> bool:
     """Feed a waiting event; return whether it is of no event, but of what a bolt made or set."""
     if is_timer(event):
-        if isinstance(executor, KeyedExecutor) and executor.has(timer_of(event)[0].component):
-            executor.feed_timer(root, event)
-        else:
-            executor.send_timer(root, event)
+        executor.feed_timer(root, event)
         return True
     made = is_made(event)
     executor.feed(root, event, is_own=made)

@@ -530,6 +530,8 @@ def _check_keyed(component: str, bolt: KeyedBolt, concurrency: int) -> None:
     kind = type(bolt)
     wrong = {
         "on_timer": kind.on_timer is not KeyedBolt.on_timer,
+        "lag_ms": bolt.lag_ms != 0,
+        "drains": bolt.drains,
         "ttl": bolt.ttl is not None,
         "an async process": is_async(bolt),
         "concurrency": concurrency > 1,

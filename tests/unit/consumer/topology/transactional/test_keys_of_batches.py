@@ -265,6 +265,14 @@ class Brief(Count):
     ttl = "1 h"
 
 
+class Lags(Count):
+    lag_ms = 1_000
+
+
+class Drains(Count):
+    drains = True
+
+
 class Awaits(KeyedBolt):
     fields = Count.fields
 
@@ -289,6 +297,8 @@ class Sets(Count):
     [
         (Timed, "on_timer"),
         (Brief, "ttl"),
+        (Lags, "lag_ms"),
+        (Drains, "drains"),
         (Awaits, "an async process"),
         (Ends, "finish_batch or snapshot"),
     ],
