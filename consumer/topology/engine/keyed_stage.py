@@ -122,7 +122,7 @@ class KeyedStageExecutor(Executor):
             self._calls.before(self._key_of(sent), order_of(sent), self.call_timers)
         else:
             self.call_timers(order_of(sent))
-        if self._is_full:
+        if self.keys.is_cut or self._has_many_images:
             self._hold(sent)
             return
         mark = len(self.keys.log.images)
@@ -138,7 +138,7 @@ class KeyedStageExecutor(Executor):
             return
         log, blocked, numbers = self.keys.log, self._trees.blocked, self._start.numbers
         for place, at_ms in self.keys.timers_before(order, blocked):
-            if self._is_early(place.order[0]) or self._is_full:
+            if self._is_early(place.order[0]) or self._has_many_images:
                 continue  # it stays set
             event = place.event(at_ms)
             root = Root(OF_BATCH | next(numbers), event)
@@ -199,8 +199,8 @@ class KeyedStageExecutor(Executor):
         return key
 
     @property
-    def _is_full(self) -> bool:
-        return self.keys.is_cut or self.keys.images_bytes > MOST_IMAGES_BYTES
+    def _has_many_images(self) -> bool:
+        return self.keys.images_bytes > MOST_IMAGES_BYTES
 
     def _is_early(self, time_ms: int) -> bool:
         hold_ms = self.hold_ms

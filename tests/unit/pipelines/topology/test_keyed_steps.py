@@ -521,10 +521,23 @@ def test_a_timer_to_blame_for_the_end_of_a_batch_is_not_called_again(
     assert [key for key, _ in runs.records("out")] == [b"good", b"fine"]
 
 
+@bolt(fields=("name", "said"))
+def told(given: Tuple) -> Iterator[Any]:
+    yield given["key"], given["value"].decode()
+
+
+class LateByField(Late):
+    """Its timers are due together."""
+
+    def process(self, event: Tuple, key: Key) -> None:
+        key.state = event["said"]
+        key.timer("late", at=(event.event_time_ms // 100 + 1) * 100)
+
+
 @pytest.mark.promise("keyed-memory")
-@pytest.mark.parametrize("is_local", [False, True])
+@pytest.mark.parametrize("kind", ["local", "far", "by a field"])
 def test_timers_that_memory_has_no_room_for_are_left_to_the_next_step(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, is_local: bool
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str
 ) -> None:
     """With the events after them. All come in the order of a step without that bound."""
     found = []
@@ -532,9 +545,13 @@ def test_timers_that_memory_has_no_room_for_are_left_to_the_next_step(
         monkeypatch.setattr(keyed, "_MOST_TIMERS_BYTES", most_bytes)
         builder = TopologyBuilder("room")
         builder.set_spout("events")
-        builder.set_bolt("late", Late()).fields_grouping("events", "key")
-        last = "late" if is_local else "far"
-        if not is_local:
+        if kind == "by a field":
+            builder.set_bolt("told", told).local_grouping("events")
+            builder.set_bolt("late", LateByField(), 1).fields_grouping("told", "name")
+        else:
+            builder.set_bolt("late", Late()).fields_grouping("events", "key")
+        last = "far" if kind == "far" else "late"
+        if kind == "far":
             builder.set_bolt("far", Refuses(), parallelism=2).shuffle_grouping("late")
         builder.set_output("out", key="key", value="said").local_grouping(last)
         runs = StepRuns(builder.build(), tmp_path / name, reached_ms=0)
@@ -550,4 +567,7 @@ def test_timers_that_memory_has_no_room_for_are_left_to_the_next_step(
         called = [result.counts["made"] for result in runs.results]
         assert (max(called) <= 11) == (name == "bound")
         assert sum(called) == len(found[-1]) == 134
+        assert [said for _, said in found[-1]] == [b"old"] * 100 + [b"new"] * 34
+    if kind == "by a field":  # those of one time have no order
+        found = [sorted(one) for one in found]
     assert found[0] == found[1]
