@@ -11,6 +11,8 @@ import threading
 from bisect import bisect_left
 from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
 
+from sequitur.errors import KeyedStateError
+
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
 
@@ -114,8 +116,22 @@ class SharedStore:
     """A store that calls read while the executor does."""
 
     def __init__(self, store: KeyStore) -> None:
-        self._store = store
+        self._kept: KeyStore | None = store
         self._lock = threading.Lock()
+
+    def close(self) -> None:
+        """Let nothing read it any more.
+
+        A call that was given up may go on while a later step reads the same files.
+        """
+        with self._lock:
+            self._kept = None
+
+    @property
+    def _store(self) -> KeyStore:
+        if self._kept is None:
+            raise KeyedStateError("the step of this call is over, so it cannot read its key")
+        return self._kept
 
     def get(self, key: bytes) -> bytes | None:
         with self._lock:
@@ -130,7 +146,8 @@ class SharedStore:
             return iter(list(self._store.range(low, high)))
 
     def due(self, until_ms: int) -> Iterator[tuple[int, bytes]]:
-        found = self._store.due(until_ms)
+        with self._lock:
+            found = self._store.due(until_ms)
         while True:
             with self._lock:
                 one = next(found, None)

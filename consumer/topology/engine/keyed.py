@@ -23,7 +23,7 @@ from sequitur.consumer.topology.api.key_items import LIST, MAP, list_type, map_t
 from sequitur.consumer.topology.api.keyed import Entry, Key, KeyedBolt, More, SetTimer, Timer
 from sequitur.consumer.topology.api.lengths import length_ms
 from sequitur.consumer.topology.api.tuple import DEFAULT_STREAM, Stream
-from sequitur.consumer.topology.engine.key_store import KeyChange, KeyChanges
+from sequitur.consumer.topology.engine.key_store import KeyChange, KeyChanges, SharedStore
 from sequitur.consumer.topology.engine.runner import Runner, awaited_values, is_awaited
 from sequitur.consumer.topology.engine.trees import ACKED, TrackedTuple
 from sequitur.consumer.topology.settling.root import (
@@ -69,6 +69,7 @@ AHEAD_BYTES: Final = 16 << 20
 AHEAD_EACH: Final = 250
 """What one of them takes without its bytes."""
 _DUE_AT_ONCE: Final = 1 << 12
+_DUE_AT_FIRST: Final = 1 << 6
 _MOST_TIMERS_BYTES: Final = 64 << 20
 """Once the keys of timers take so much memory, further timers are left to the next step."""
 _KEY_BYTES: Final = 1_000
@@ -267,6 +268,9 @@ class StepKeys:
         """Let go of all keys. The bolts that a process keeps between steps refer to them."""
         self.log = KeyLog([], {}, {}, {}, {}, [], {})
         self._read, self.coming, self._of_stores = {}, [], {}
+        for store in self._stores.values():
+            if isinstance(store, SharedStore):
+                store.close()
 
     def entry(self, component: str, key: bytes) -> Entry:
         """Return what is kept of a key now."""
@@ -395,7 +399,7 @@ class StepKeys:
         """
         return (self.is_cut and bool(self._draining)) or any(
             self.entry(component, key).timers
-            for component, key in self._read
+            for component, key in itertools.chain(self._read, self.log.left)
             if component in self._draining and key not in blocked
         )
 
@@ -428,7 +432,7 @@ class StepKeys:
             times.append(self._cut_ms)
             times += [
                 one.time_ms
-                for component, key in self._read
+                for component, key in itertools.chain(self._read, self.log.left)
                 if component in self._draining
                 for one in self.entry(component, key).timers.values()
             ]
@@ -453,9 +457,13 @@ class StepKeys:
     def _with_entries(
         self, component: str, due: Iterator[tuple[int, bytes]]
     ) -> Iterator[tuple[int, bytes]]:
-        """Yield keys with timers, which are read before, in the order of keys."""
-        while some := list(itertools.islice(due, _DUE_AT_ONCE)):
-            self.read_ahead(component, {key for _, key in some})
+        """Yield keys with timers, which are read before, in the order of keys: some MiB at once."""
+        count = _DUE_AT_FIRST
+        while some := list(itertools.islice(due, count)):
+            keys = {key for _, key in some}
+            self.read_ahead(component, keys)
+            size = sum(len(self._read[component, key].state or b"") for key in keys)
+            count = min(_DUE_AT_ONCE, 2 * count, AHEAD_BYTES * len(some) // (size + 1) + 1)
             yield from some
 
     def _add_next(self, component: str) -> None:

@@ -18,6 +18,7 @@ from sequitur.consumer.topology.engine.key_groups import task_of
 from sequitur.consumer.topology.engine.keyed import (
     AHEAD_BYTES,
     AHEAD_EACH,
+    EXPIRY,
     TIMER,
     KeyedRunner,
     is_set,
@@ -150,7 +151,7 @@ class KeyedStageExecutor(Executor):
             if (place.component, place.key, place.order) in self._killers:
                 self._fail_killer(root)
                 continue
-            if self._tell is None:
+            if self._tell is None or place.name == EXPIRY:  # no code of a user
                 self._call(root, place.name, at_ms)
                 continue
             self._complete_calls()  # one that kills the process is not the timer's

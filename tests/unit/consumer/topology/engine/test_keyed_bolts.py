@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -15,13 +16,15 @@ from sequitur.consumer.topology import (
     TopologyBuilder,
     TopologyTester,
 )
-from sequitur.consumer.topology.engine.key_store import MemoryKeyStore
-from sequitur.consumer.topology.engine.keyed import StepKeys
-from sequitur.errors import TopologyBuildError, TopologyError
+from sequitur.consumer.topology.api.keyed import Entry, SetTimer
+from sequitur.consumer.topology.engine import keyed
+from sequitur.consumer.topology.engine.key_store import KeyChange, MemoryKeyStore, SharedStore
+from sequitur.consumer.topology.engine.keyed import StepKeys, encoded
+from sequitur.errors import KeyedStateError, TopologyBuildError, TopologyError
 from tests.support.step_runs import StepRuns, event
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterable, Iterator, Sequence
     from pathlib import Path
 
     from sequitur.consumer.topology import BasicOutputCollector, Event, Key, Timer, Topology, Tuple
@@ -346,3 +349,44 @@ def test_few_large_events_are_read_before_their_calls(large: str) -> None:
     read.clear()
     assert next(keys.loaded(events(10)))[6] == 0
     assert len(read) == 100
+
+
+class _Asked(MemoryKeyStore):
+    """Notes how many keys are asked for at once."""
+
+    def __init__(self, states: Iterable[bytes]) -> None:
+        timers = {"t": SetTimer(7, 7, False, 0, 0)}
+        super().__init__(
+            KeyChange(b"%04d" % number, encoded(Entry(state, timers, 1)), 7)
+            for number, state in enumerate(states)
+        )
+        self.counts: list[int] = []
+
+    def get_all(self, keys: Sequence[bytes]) -> list[bytes | None]:
+        self.counts.append(len(keys))
+        return super().get_all(keys)
+
+
+@pytest.mark.promise("keyed-memory")
+def test_keys_with_due_timers_are_read_ahead_by_the_size_of_their_states(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(keyed, "AHEAD_BYTES", 10_000)
+    asked = {}
+    for size in (1, 100, 9_000):
+        store = _Asked(itertools.repeat(bytes(size), 500))
+        keys = StepKeys({"bolt": store}, 10)
+        for _ in keys.timers_before((11, ""), ()):
+            pass
+        asked[size] = store.counts[:4]
+    assert asked == {1: [64, 128, 256, 52], 100: [64, 100, 100, 100], 9_000: [64, 2, 2, 2]}
+
+
+def test_a_call_that_was_given_up_reads_no_key_after_its_step() -> None:
+    """A later step may read the same files."""
+    keys = StepKeys({"bolt": SharedStore(MemoryKeyStore())}, None)
+    keys.entry("bolt", b"k")
+    stores = dict(keys._stores)
+    keys.close()
+    with pytest.raises(KeyedStateError, match="the step of this call is over"):
+        stores["bolt"].get(b"k")

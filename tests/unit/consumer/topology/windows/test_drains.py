@@ -189,6 +189,38 @@ def test_a_drain_ends_whatever_memory_has_room_for(monkeypatch: pytest.MonkeyPat
     assert sorted(late) == [b"timer %02d" % n for n in range(10)]
 
 
+class TwoTimers(Remembers):
+    """Sets two timers. The first one fails."""
+
+    def process(self, event: Event, key: Key) -> Iterator[Any]:
+        key.state = 1
+        if event.value == b"timers":
+            key.timer("first", at=500)
+            key.timer("last", at=600)
+        return iter(())
+
+    def on_timer(self, timer: Timer, key: Key) -> Iterator[Any]:
+        if timer.name == "first":
+            raise ValueError("fails")
+        yield key.value, timer.name
+
+
+@pytest.mark.promise("windows-drained")
+def test_a_drain_calls_what_an_event_sets_in_its_step_behind_a_timer_that_fails() -> None:
+    """The key had only a time to live before, which a drain does not reach."""
+    builder = TopologyBuilder("two")
+    builder.set_spout("events")
+    builder.set_bolt("timers", TwoTimers()).fields_grouping("events", "key")
+    builder.set_output("out", key="key", value="said").local_grouping("timers")
+    tester = TopologyTester(builder.build(), ProcessSettings(max_attempts=1))
+    tester.run([("a", "", 10)])
+    tester._closes = True
+    tester.run([("a", "timers", 15)])
+    tester.retry_all()
+    assert tester.records("out") == [(b"a", b"last")]
+    assert len(tester.dead_letters) == 1
+
+
 class FailsFirst(OneKey):
     """Fails the first two attempts at an event that says so."""
 
