@@ -40,6 +40,7 @@ from sequitur.consumer.topology.engine.keyed_calls import (
 )
 from sequitur.consumer.topology.engine.keyed_transactions import TransactionKeyedRunner
 from sequitur.consumer.topology.engine.plan import (
+    OF_TIMERS,
     Elsewhere,
     Here,
     Output,
@@ -154,7 +155,7 @@ class Wiring:
         bolt = self._topology.stores_by_field[place.component]
         number = key_groups.task_of(place.key, self._placement.tasks[bolt])
         values = packed(TIMER, (place.name, at_ms, is_replayed_timer(event)))
-        sent = Sent(values, (TIMER.component, TIMER.name), ((root, edge),), (TIMER.component,))
+        sent = Sent(values, OF_TIMERS, ((root, edge),), (TIMER.component,))
         root.value ^= edge
         if trace is not None:
             trace.sent(None, (), None, TIMER, sent, TaskId(bolt, number))

@@ -24,6 +24,7 @@ from sequitur.consumer.topology.api.keyed import Entry, Key, KeyedBolt, More, Se
 from sequitur.consumer.topology.api.lengths import length_ms
 from sequitur.consumer.topology.api.tuple import DEFAULT_STREAM, Stream
 from sequitur.consumer.topology.engine.key_store import KeyChange, KeyChanges, SharedStore
+from sequitur.consumer.topology.engine.plan import OF_TIMERS
 from sequitur.consumer.topology.engine.runner import Runner, awaited_values, is_awaited
 from sequitur.consumer.topology.engine.trees import ACKED, TrackedTuple
 from sequitur.consumer.topology.settling.root import (
@@ -43,7 +44,7 @@ if TYPE_CHECKING:
     from sequitur.consumer.topology.settling.root import Order
 
 EMPTY: Final = Entry()
-TIMER: Final = Stream("__timer", "default", ("name", "at_ms"))
+TIMER: Final = Stream(*OF_TIMERS, ("name", "at_ms"))
 EXPIRY: Final = "\0expiry"
 """The timer at which the state of a key by another field is forgotten."""
 _PLAIN: Final = More()

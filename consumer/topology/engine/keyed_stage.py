@@ -24,7 +24,7 @@ from sequitur.consumer.topology.engine.keyed import (
     is_set,
 )
 from sequitur.consumer.topology.engine.keyed_calls import KeyCalls
-from sequitur.consumer.topology.engine.plan import order_of, unpacked
+from sequitur.consumer.topology.engine.plan import OF_TIMERS, order_of, unpacked
 from sequitur.consumer.topology.engine.task_output import OF_BATCH
 from sequitur.consumer.topology.engine.trees import ACKED, TrackedTuple
 from sequitur.consumer.topology.settling.root import Root, TimerPlace, least
@@ -39,7 +39,6 @@ if TYPE_CHECKING:
 
 MOST_IMAGES_BYTES: Final = 64 << 20
 """Once images take so much, later tuples of the step are held."""
-_TIMERS: Final = (TIMER.component, TIMER.name)
 
 
 class KeyedStageExecutor(Executor):
@@ -127,7 +126,7 @@ class KeyedStageExecutor(Executor):
             self._hold(sent)
             return
         mark = len(self.keys.log.images)
-        if sent.stream == _TIMERS:
+        if sent.stream == OF_TIMERS:
             self._receive_timer(task, sent)
         else:
             super().receive(component, task, sent)
@@ -189,7 +188,7 @@ class KeyedStageExecutor(Executor):
 
     def _key_of(self, sent: Sent) -> bytes | None:
         """Return the key of a tuple; None if the tuple cannot be read."""
-        if sent.stream == _TIMERS:
+        if sent.stream == OF_TIMERS:
             ((root, _),) = sent.trees
             return root.key
         stream = self._stream_of(sent)

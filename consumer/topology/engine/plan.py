@@ -29,6 +29,7 @@ from sequitur.base.text import named
 from sequitur.consumer.topology.api.bolt import keeps_of_batch
 from sequitur.consumer.topology.api.builder import MOST_KEYED_TASKS
 from sequitur.consumer.topology.settling.outcomes import RetryPolicy
+from sequitur.consumer.topology.settling.root import BEFORE_EVENTS
 from sequitur.errors import NOT_THE_USERS, EmitError, TopologyError
 
 if TYPE_CHECKING:
@@ -265,6 +266,8 @@ class Sent(NamedTuple):
     own_time_ms: int | None = None  # its event time, if not that of its roots
 
 
+OF_TIMERS: Final = "__timer", "default"
+"""The stream of timers, as `Sent` has it."""
 _OF_ITS_OWN: Final = "-"
 """The topic of a tuple with a time of its own: after the timers before events, as events are."""
 
@@ -273,12 +276,15 @@ def order_of(sent: Sent) -> tuple[int, str, int, int]:
     """Return a tuple's order among the others of its task: that of its last event.
 
     If it has an event time of its own it stands there, so that a timer at T comes after all that
-    has an earlier time. Tuples of one such time keep their order.
+    has an earlier time. Tuples of one such time keep their order. What a timer at T emits comes
+    after the timers at T of later bolts.
     """
     order = max(root.order for root, _ in sent.trees)
-    if sent.own_time_ms is None:
-        return order
-    return sent.own_time_ms, _OF_ITS_OWN, order[0], order[3]
+    if sent.own_time_ms is not None:
+        return sent.own_time_ms, _OF_ITS_OWN, order[0], order[3]
+    if order[1] == BEFORE_EVENTS and sent.stream != OF_TIMERS:
+        return order[0], _OF_ITS_OWN, *order[2:]
+    return order
 
 
 class Here(NamedTuple):

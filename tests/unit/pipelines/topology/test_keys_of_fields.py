@@ -427,3 +427,51 @@ def test_an_event_that_has_only_looked_is_not_done_by_what_is_undone(tmp_path: P
     runs.step([event(9, b"key x", key=b"k9"), event(10, b"other x", key=b"k9")])
     runs.to_the_end()
     assert runs.records("out") == [(b"key", b"1"), (b"other", b"10")]
+
+
+class Opens(KeyedBolt):
+    """Tells of its key at once, and again when its timer is called."""
+
+    fields = ("key", "number")
+
+    def process(self, given: Tuple, key: Key) -> Iterator[Any]:
+        key.timer("again", at=1_000)
+        yield key.value, given["number"]
+
+    def on_timer(self, timer: Timer, key: Key) -> Iterator[Any]:
+        del timer
+        yield key.value, 0
+
+
+class CountsUntil(KeyedBolt):
+    """Counts what comes of its key before its timer, which has the time of the first one's."""
+
+    fields = ("key", "count")
+    state = int
+
+    def process(self, given: Tuple, key: Key) -> None:
+        key.state = (key.state or 0) + 1
+        if given.event_time_ms < 1_000:
+            key.timer("until", at=1_000)
+
+    def on_timer(self, timer: Timer, key: Key) -> Iterator[Any]:
+        del timer
+        yield key.value, key.state
+
+
+@pytest.mark.promise("keyed-by-field")
+def test_a_timer_is_called_before_what_timers_of_an_earlier_bolt_emit_at_its_time(
+    tmp_path: Path,
+) -> None:
+    builder = TopologyBuilder("chain")
+    builder.set_spout("events")
+    builder.set_bolt("read", read).local_grouping("events")
+    builder.set_bolt("opens", Opens(), 2).fields_grouping("read", "key")
+    builder.set_bolt("counts", CountsUntil(), 2).fields_grouping("opens", "key")
+    builder.set_output("out", key="key", value="count").local_grouping("counts")
+    runs = StepRuns(builder.build(), tmp_path, life="1", reached_ms=0)
+    runs.step([event(n, b"key-%d x" % n, key=b"k%d" % n) for n in range(20)])
+    runs.reached_ms = 2_000
+    runs.step()
+    runs.to_the_end()
+    assert sorted(runs.records("out")) == sorted((b"key-%d" % n, b"1") for n in range(20))
