@@ -95,7 +95,10 @@ def test_rows_are_in_a_database_once(job: Job, tmp_path: Path) -> None:
     assert given != []
     job.produce(numbered_events(300, start=300))
     with _example(job, tmp_path) as program:
-        wait_until(lambda: len(_in_database(database)) > 400 or program.poll() is not None)
+        wait_until(
+            lambda: len(_in_database(database)) > 400 or program.poll() is not None,
+            patience_s=WAIT_S,
+        )
         program.terminate()
         assert program.wait(WAIT_S) == 0, log.read_text()
     with _example(job, tmp_path, "--available-now") as program:

@@ -161,7 +161,7 @@ def test_ctrl_c_while_a_job_loads_shows_no_stack(job: Job, cpu_s: float) -> None
                 )
             return False
 
-        wait_until(has_come_so_far)
+        wait_until(has_come_so_far, patience_s=4 * PATIENCE_S)
         os.killpg(life.pid, signal.SIGINT)  # as a terminal does
         life.process.wait(timeout=4 * PATIENCE_S)
         output, said = life.end(life.process.returncode), life.complaints()

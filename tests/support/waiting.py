@@ -17,16 +17,16 @@ _POLL_S = 0.05
 _STDERR: Final = 2
 
 
-def wait_until(holds: Callable[[], object]) -> None:
+def wait_until(holds: Callable[[], object], *, patience_s: float = PATIENCE_S) -> None:
     """Wait for a condition; when it does not come about, fail, and tell where all threads are."""
-    deadline_s = time.monotonic() + PATIENCE_S
+    deadline_s = time.monotonic() + patience_s
     while True:
         begun_s = time.monotonic()
         if holds():
             return
         if time.monotonic() > deadline_s:
             faulthandler.dump_traceback(_STDERR)
-            raise TimeoutError(f"not within {PATIENCE_S:g} s")
+            raise TimeoutError(f"not within {patience_s:g} s")
         # A look may read topics whole: most of the machine is left to what is waited for.
         time.sleep(max(_POLL_S, 2 * (time.monotonic() - begun_s)))
 
