@@ -31,7 +31,12 @@ from sequitur.kafka.settings import KafkaSettings, settings_of
 from sequitur.kafka.wire import Wire, close_within
 from sequitur.producer._claims import ENDS_THE_PROGRAM
 from sequitur.producer._home import Home
-from sequitur.producer._opening import JournalOpening, acquire_identity, unnamed_producer
+from sequitur.producer._opening import (
+    JournalOpening,
+    acquire_identity,
+    close_journal,
+    unnamed_producer,
+)
 from sequitur.producer._outcome import Ticket
 from sequitur.producer._record import RecordMaker, checked
 from sequitur.producer._running import NOTHING_COUNTED, RunningProducer
@@ -201,7 +206,7 @@ class IdempotentProducer(Sending):
         except BaseException:
             await close_within(self._wire, _WIRE_CLOSE_S)
             if self._journal is not None:
-                await asyncio.to_thread(self._journal.close)
+                await close_journal(self._journal)
             raise
         quota = QuotaGate() if settings.backlog_quota else None
         self._running = RunningProducer(

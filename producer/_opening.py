@@ -16,6 +16,7 @@ import contextlib
 import re
 import secrets
 import socket
+from concurrent.futures import Future, ThreadPoolExecutor
 from typing import TYPE_CHECKING, Final
 
 from sequitur.base.log import Logger
@@ -89,31 +90,38 @@ class JournalOpening:
     """Takes over the journal of a producer, in a thread: it cannot be stopped when nobody waits."""
 
     def __init__(self) -> None:
-        self._untaken: asyncio.Task[None] | None = None
+        self._untaken: Future[Journal] | None = None
 
     async def open(self, directory: Path, name: str, *, limit_bytes: int) -> Journal:
         """Open it; if this call is cancelled, it is closed as soon as it is open."""
         limits = JournalLimits.within(limit_bytes)
-        opening = asyncio.ensure_future(
-            asyncio.to_thread(Journal.open, directory, producer=name, limits=limits)
-        )
+        thread = ThreadPoolExecutor(1, thread_name_prefix="sequitur-opening")
+        opening = thread.submit(Journal.open, directory, producer=name, limits=limits)
+        thread.shutdown(wait=False)
         try:
-            return await asyncio.shield(opening)
+            return await asyncio.shield(asyncio.wrap_future(opening))
         except asyncio.CancelledError:
-            self._untaken = asyncio.create_task(_close_untaken(opening))
+            # By the thread itself: the event loop may end before it.
+            opening.add_done_callback(_close_untaken)
+            self._untaken = opening
             raise
 
     async def closed(self, limit_s: float) -> None:
         """Wait until a journal that nobody took is unlocked, at most for so long."""
         if self._untaken is not None:
-            await asyncio.wait((self._untaken,), timeout=limit_s)
+            with contextlib.suppress(TimeoutError, JournalError):
+                await asyncio.wait_for(asyncio.wrap_future(self._untaken), limit_s)
 
 
-async def _close_untaken(opening: asyncio.Future[Journal]) -> None:
+def _close_untaken(opening: Future[Journal]) -> None:
     """Close a journal that was opened after its caller was cancelled."""
-    with contextlib.suppress(JournalError):
-        journal = await opening
-        await asyncio.to_thread(journal.close)
+    if opening.exception() is None:
+        opening.result().close()
+
+
+async def close_journal(journal: Journal) -> None:
+    """Close a journal in a thread, also if this call is cancelled before a thread is free."""
+    await asyncio.shield(asyncio.get_running_loop().run_in_executor(None, journal.close))
 
 
 async def acquire_identity(

@@ -130,18 +130,18 @@ class RoundWriter:
     async def close(self, frames: list[Frame]) -> bool:
         """Append the last frames, sync what there is, and close the journal.
 
-        Return whether the frames are durable.
+        Return whether the frames are durable. If this call is cancelled, the journal is closed once
+        a thread is free and the disk answers.
         """
-        if self._journal is None:
+        journal, is_appended = self._journal, True
+        if journal is None:
             return True
         try:
-            self._journal.append(frames)
-            await self.in_thread(self._journal.sync)
+            journal.append(frames)
         except JournalError:
-            return False
-        finally:
-            await self.in_thread(self._journal.close)
-        return True
+            is_appended = False
+        closing = self._loop.run_in_executor(self._threads, _sync_and_close, journal)
+        return await asyncio.shield(closing) and is_appended
 
     def shut_down(self) -> None:
         self._threads.shutdown(wait=False)
@@ -242,3 +242,13 @@ class RoundWriter:
         finally:
             self._reclaiming = None
             self._freed.set()
+
+
+def _sync_and_close(journal: Journal) -> bool:
+    try:
+        journal.sync()
+    except JournalError:
+        return False
+    finally:
+        journal.close()
+    return True

@@ -15,6 +15,7 @@ from sequitur.errors import (
     JournalError,
     JournalFailedError,
     JournalFullError,
+    JournalLockedError,
     JournalVersionError,
     ProducerClosedError,
     RetriableError,
@@ -376,6 +377,32 @@ async def test_a_producer_that_is_closed_while_it_starts_leaves_nothing_running(
         await starting
     async with make() as second:
         assert isinstance(await (await second.send("t", b"1")), Persisted)
+
+
+@pytest.mark.promise("in-restart")
+@pytest.mark.usefixtures("wire")
+async def test_a_journal_is_let_go_although_no_thread_was_free_to_close_it_in_time(
+    make: Callable[..., IdempotentProducer],
+) -> None:
+    """`close` returns when its time is over; the journal is closed as soon as a thread is free."""
+    producer = make()
+    await producer.start()
+    await (await producer.send("t", b"1"))
+    assert producer._running is not None
+    threads = producer._running.rounds._writer._threads
+    are_free = threading.Event()
+    try:
+        for _ in range(threads._max_workers):
+            threads.submit(are_free.wait)
+        async with asyncio.timeout(PATIENCE_S):
+            await producer.close(timedelta(milliseconds=500))
+        with pytest.raises(JournalLockedError):
+            await make().start()
+    finally:
+        are_free.set()
+    await asyncio.to_thread(threads.shutdown)
+    async with make() as second:
+        assert isinstance(await (await second.send("t", b"2")), Persisted)
 
 
 async def test_a_halved_batch_is_taken_over_as_its_halves(
