@@ -91,9 +91,9 @@ _told: Final[list[str]] = []
 
 
 @pytest.fixture(scope="module")
-def shared(topology: Topology) -> Iterator[ProcessWorkers]:
-    """Workers that know the topology: a driver, too, has loaded it before the first task."""
-    del topology
+def shared(topology: Topology, deadly: Topology) -> Iterator[ProcessWorkers]:
+    """Workers that know the topologies: a driver, too, has loaded its own before the first task."""
+    del topology, deadly
     with contextlib.closing(ProcessWorkers(2, tell=_told.append)) as workers:
         yield workers
 
@@ -113,8 +113,17 @@ def _rows(numbers: range, kills: int | None = None) -> Iterator[dict[str, str]]:
 
 @pytest.fixture(scope="module")
 def topology(tmp_path_factory: pytest.TempPathFactory) -> Topology:
-    path = tmp_path_factory.mktemp("topology") / "where_bolts_run.py"
-    path.write_text(_TOPOLOGY)
+    return _loaded(tmp_path_factory, "where_bolts_run", _TOPOLOGY)
+
+
+@pytest.fixture(scope="module")
+def deadly(tmp_path_factory: pytest.TempPathFactory) -> Topology:
+    return _loaded(tmp_path_factory, "deadly_values", _DEADLY)
+
+
+def _loaded(folders: pytest.TempPathFactory, name: str, text: str) -> Topology:
+    path = folders.mktemp("topology") / f"{name}.py"
+    path.write_text(text)
     return load_topology(path)
 
 
@@ -138,12 +147,10 @@ def test_bolts_run_in_processes_and_what_kills_one_is_found_by_as_many_deaths_as
 
 
 def test_a_value_that_kills_by_being_unpacked_is_found_and_left_out_of_what_is_read_ahead(
-    tmp_path: Path, shared: ProcessWorkers, told: list[str]
+    deadly: Topology, shared: ProcessWorkers, told: list[str]
 ) -> None:
     """A bolt keyed by another field unpacks its tuples before their calls, for their keys."""
-    path = tmp_path / "deadly_values.py"
-    path.write_text(_DEADLY)
-    with LocalTester(_SETTINGS, load_topology(path), workers=shared) as tester:
+    with LocalTester(_SETTINGS, deadly, workers=shared) as tester:
         tester.run(_rows(range(4), kills=2))
         tester.drain()
         assert [one.value for one in tester.released] == [b"1", b"2", b"3"]
