@@ -12,8 +12,9 @@ from __future__ import annotations
 import contextlib
 import itertools
 import json
+import time
 from functools import partial
-from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, Final, TypeVar
 
 from sequitur.errors import CheckpointError, OwnershipError
 from sequitur.pipelines.store.documents import DRAIN_FIRST, read_document
@@ -27,6 +28,8 @@ if TYPE_CHECKING:
 
 _Found = TypeVar("_Found")
 FORMAT_DOCUMENT = "format.json"
+_DELETION_S: Final = 1.0
+"""So long the deletion of the folder may take from the first file that is missed."""
 
 
 class OwnedFolder:
@@ -88,21 +91,32 @@ class OwnedFolder:
         try:
             yield
         except Exception as error:
-            if self.owner:
-                if self._is_gone():
-                    raise CheckpointError(
-                        f"{self.root} was deleted or moved while the job ran. Put it back, and "
-                        "start the job again: nothing is lost then. If you cannot, start over "
-                        "with another checkpoint, app and output topic"
-                    ) from error
+            if not self.owner:
+                raise
+            if not self._is_gone():
                 self.check_owner()
-            raise
+                if not (_misses_file(error) and self._vanishes()):
+                    raise
+            raise CheckpointError(
+                f"{self.root} was deleted or moved while the job ran. Put it back, and start the "
+                "job again: nothing is lost then. If you cannot, start over with another "
+                "checkpoint, app and output topic"
+            ) from error
 
     def _is_gone(self) -> bool:
         try:
             return not self._storage.exists(FORMAT_DOCUMENT)
         except OSError:
             return False  # a store that does not answer may still have it
+
+    def _vanishes(self) -> bool:
+        """Wait a moment, and return whether the folder is gone then: its files go one by one."""
+        deadline_s = time.monotonic() + _DELETION_S
+        while not self._is_gone():
+            if time.monotonic() > deadline_s:
+                return False
+            time.sleep(_DELETION_S / 20)
+        return True
 
     def close(self) -> None:
         """Release the folder, so that the next life need not wait."""
@@ -154,6 +168,17 @@ class OwnedFolder:
         for folder in decisive:
             # The process that wrote the newest of them may have died before it was synced.
             self._storage.sync(folder)
+
+
+def _misses_file(error: BaseException | None) -> bool:
+    """Tell whether an error may come from a file that is not there, here or in a task."""
+    while error is not None:
+        if isinstance(error, FileNotFoundError | CheckpointError):
+            return True
+        if FileNotFoundError.__name__ in str(error):
+            return True
+        error = error.__cause__ or error.__context__
+    return False
 
 
 def step_name(step: int) -> str:

@@ -7,6 +7,7 @@ import errno
 import itertools
 import json
 import shutil
+import threading
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -155,6 +156,21 @@ def test_folder_that_is_gone_is_named_with_the_way_out(tmp_path: Path) -> None:
     kept.rename(folder)
     with pytest.raises(FileNotFoundError):
         miss_a_file()
+    job.close()
+
+
+@pytest.mark.promise("order-checkpoint-deleted")
+def test_folder_that_is_being_deleted_is_named(tmp_path: Path) -> None:
+    """Its first documents are gone, and the last ones are still there."""
+    folder = tmp_path / "state"
+    job = claimed(folder)
+    shutil.rmtree(folder / "staged")
+    rest = threading.Timer(0.2, shutil.rmtree, [folder])
+    rest.start()
+    with pytest.raises(CheckpointError, match="was deleted or moved") as raised, job.while_owned():
+        job.write_document("staged/1", {})
+    assert isinstance(raised.value.__cause__, FileNotFoundError)
+    rest.join()
     job.close()
 
 
