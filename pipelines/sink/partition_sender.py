@@ -45,7 +45,13 @@ from sequitur.kafka.error_codes import NO_ERROR, Answer, meaning_of
 from sequitur.kafka.producer_ids import Untold
 from sequitur.kafka.record_batch import Stamp, idempotent_batch
 from sequitur.kafka.record_format import following
-from sequitur.pipelines.sink.step_plans import ANEW, OLDER_COPY, rows_there, rows_until
+from sequitur.pipelines.sink.step_plans import (
+    ANEW,
+    OLDER_COPY,
+    rows_there,
+    rows_until,
+    topic_deleted,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -258,6 +264,8 @@ class PartitionSender:
         self._asked_s = None
         await self._attempts.pause(SendUnansweredError(f"{self._where}: {why}"))
         await self._leaders.refresh([self._where.topic])
+        if self._leaders.is_deleted(self._where.topic):
+            raise topic_deleted(self._where.topic)
 
     async def _drop_flight(self) -> None:
         answers = [one.answer for one in self._batches if one.answer is not None]

@@ -38,6 +38,7 @@ from sequitur.pipelines.sink.step_plans import (
     TopicPlan,
     check_held,
     not_allowed,
+    topic_deleted,
 )
 from sequitur.pipelines.store.owned_folder import step_name
 
@@ -53,8 +54,6 @@ if TYPE_CHECKING:
 _Found = TypeVar("_Found")
 _OUTPUTS: Final = "outputs.json"
 _SUFFIX: Final = ".identity"
-_DELETED_AFTER_S: Final = 10.0
-"""A broker that has just started may not list a topic yet."""
 _RETRY: Final = Retry(patience_s=30.0, backoff=Backoff(initial_ms=5, maximum_ms=500, jitter=0))
 
 
@@ -100,7 +99,6 @@ class StepPlanner:
         self._identity: Identity | None = None
         self._where: list[OutputPartition] = []
         self._ids: dict[str, str] = {}
-        self._missing_since_s: dict[str, float] = {}
         self._takes_over = False
         self._begun: int | None = None
         self._planned: StepPlan | None = None
@@ -281,19 +279,10 @@ class StepPlanner:
             if found is not None:
                 self._check_id(topic, self._ids.get(topic), found.hex())
                 self._ids[topic] = found.hex()
-                self._missing_since_s.pop(topic, None)
             elif topic in self._ids:
-                self._check_missing(topic, is_unauthorized=connections.wire.is_unauthorized(topic))
-
-    def _check_missing(self, topic: str, *, is_unauthorized: bool) -> None:
-        """Wait for a topic that the brokers do not list, unless it is surely deleted."""
-        now_s = time.monotonic()
-        since_s = self._missing_since_s.setdefault(topic, now_s)
-        if is_unauthorized or now_s - since_s < _DELETED_AFTER_S:
-            raise RetriableError(f"topic {topic!r} is not there now")
-        raise OutputMismatchError(
-            f"topic {topic!r} was deleted while the job ran. What it held is gone: {ANEW}"
-        )
+                if connections.leaders.is_deleted(topic):
+                    raise topic_deleted(topic)
+                raise RetriableError(f"topic {topic!r} is not there now")
 
     def _check_cluster(self, known: str | None, found: str | None) -> None:
         if known != found:

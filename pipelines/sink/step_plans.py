@@ -153,3 +153,9 @@ def lost(where: OutputPartition, rows: object) -> LostRowsError:
         "of them): they have lost part of their log (an unclean election, a restored disk). "
         f"To continue, {ANEW}"
     )
+
+
+def topic_deleted(topic: str) -> OutputMismatchError:
+    return OutputMismatchError(
+        f"topic {topic!r} was deleted while the job ran. What it held is gone: {ANEW}"
+    )

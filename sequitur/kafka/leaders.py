@@ -34,6 +34,8 @@ _Answer: TypeAlias = "asyncio.Future[PartitionAnswer]"
 _ASKED_AT_ONCE: Final = 32
 _REQUEST_BYTES: Final = 4 << 20
 """The size of a request, unless its batches are larger. Brokers limit it."""
+_DELETED_AFTER_S: Final = 10.0
+"""A broker that has just started may not list a topic yet."""
 _REPLICA_FOR_S: Final = 60.0
 """A replica in this machine's rack is read or avoided for so long, then the leader is asked."""
 
@@ -50,6 +52,7 @@ class Leaders:
         self._due: dict[int, list[tuple[OutputPartition, bytes, _Answer]]] = {}
         self._requests: set[asyncio.Task[None]] = set()
         self._asked_s: dict[str, float] = {}  # when topics were last asked for, with an answer
+        self._missing_since_s: dict[str, float] = {}  # topics that brokers do not list
         # replicas that leaders have named for this machine's rack, and until when they count; None
         # if the named replica has failed
         self._replicas: dict[SourcePartition, tuple[int | None, float]] = {}
@@ -79,7 +82,23 @@ class Leaders:
         asked_s = time.monotonic()
         is_told = await self._wire.refresh(topics)
         self._asked_s |= dict.fromkeys(topics, asked_s if is_told else -inf)
+        for topic in topics if is_told else ():
+            self._note_missing(topic)
         return is_told
+
+    def _note_missing(self, topic: str) -> None:
+        if self._wire.topic_id(topic) is None and not self._wire.is_unauthorized(topic):
+            self._missing_since_s.setdefault(topic, asyncio.get_running_loop().time())
+        else:
+            self._missing_since_s.pop(topic, None)
+
+    def is_deleted(self, topic: str) -> bool:
+        """Tell whether brokers, each time that they were asked for a while, had no such topic.
+
+        Only of a topic that was there: a broker may not know yet of one that is new.
+        """
+        since_s = self._missing_since_s.get(topic, inf)
+        return asyncio.get_running_loop().time() - since_s > _DELETED_AFTER_S
 
     def were_told(self, topics: Iterable[str], within_s: float) -> bool:
         """Tell whether brokers answered a question about all topics that was asked so lately."""

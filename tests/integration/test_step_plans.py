@@ -26,8 +26,8 @@ from sequitur.errors import (
     OwnershipError,
     TopicError,
 )
+from sequitur.kafka import leaders
 from sequitur.kafka.admin import KafkaTopics
-from sequitur.pipelines.sink import step_planner
 from sequitur.pipelines.sink.step_planner import StepPlanner
 from sequitur.producer import KafkaSettings
 from tests.support.brokers import POLL_S
@@ -262,7 +262,7 @@ def test_topic_that_is_deleted_while_the_job_runs_is_not_waited_for(
     output: JobOutput, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It does not come back as what it was."""
-    monkeypatch.setattr(step_planner, "_DELETED_AFTER_S", 1.0)
+    monkeypatch.setattr(leaders, "_DELETED_AFTER_S", 1.0)
     life = output.life()
     _write(life, 0)
     admin = AdminClient(output.kafka.librdkafka())

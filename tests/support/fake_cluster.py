@@ -71,6 +71,7 @@ class FakeCluster:
         epoch: The newest that a driver has got.
         refusal: The code that batches are refused with, unseen; None while they are not.
         clock: Says what time it is.
+        is_deleted: Whether its topics are deleted.
     """
 
     random: Random = field(default_factory=lambda: Random(0))
@@ -80,6 +81,7 @@ class FakeCluster:
     epoch: int = 4
     refusal: int | None = None
     clock: Callable[[], float] = lambda: asyncio.get_running_loop().time()
+    is_deleted: bool = False
     _waiting: dict[OutputPartition, list[tuple[int, int, Callable[[int], None]]]] = field(
         default_factory=dict
     )
@@ -99,7 +101,7 @@ class FakeCluster:
     ) -> None:
         """A batch reaches a broker, which answers once it is replicated."""
         partition = self.partitions[where]
-        if partition.leader != node:
+        if partition.leader != node or self.is_deleted:
             on(_NOT_LEADER)
             return
         if self.refusal is not None:
@@ -163,8 +165,11 @@ class FakeWire:
     async def close(self) -> None:
         pass
 
-    def topic_id(self, _topic: str) -> bytes:
-        return b"topic"
+    def topic_id(self, _topic: str) -> bytes | None:
+        return None if self.cluster.is_deleted else b"topic"
+
+    def is_unauthorized(self, _topic: str) -> bool:
+        return False
 
     def leader(self, topic: str, partition: int) -> int | None:
         return self._leaders.get(OutputPartition(topic, partition))
@@ -172,6 +177,9 @@ class FakeWire:
     async def refresh(self, _topics: Iterable[str] = ()) -> bool:
         """Look who leads; a broker that is behind says what was."""
         await asyncio.sleep(_LATENCY_S)
+        if self.cluster.is_deleted:
+            self._leaders.clear()
+            return True
         for where, partition in self.cluster.partitions.items():
             if where not in self._leaders or not self.cluster.happens(self.cluster.faults.stale):
                 self._leaders[where] = partition.leader

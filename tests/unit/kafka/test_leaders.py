@@ -178,6 +178,9 @@ async def test_an_answer_counts_for_questions_that_follow_at_once() -> None:
     is_told = True
 
     class Told(_Wire):
+        def topic_id(self, _topic: str) -> bytes:
+            return b"topic"
+
         async def refresh(self, topics: Iterable[str]) -> bool:
             asked.append([*topics])
             return is_told

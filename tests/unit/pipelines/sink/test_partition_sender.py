@@ -467,6 +467,22 @@ def test_rows_of_the_step_that_are_lost_go_again(cluster: _Cluster) -> None:
     assert cluster.rows() == _ROWS
 
 
+@pytest.mark.promise("order-output-topic-deleted")
+def test_a_topic_that_is_deleted_in_the_middle_is_not_waited_for(cluster: _Cluster) -> None:
+    """Not that it is away for a moment: a broker that starts may know nothing yet."""
+
+    async def history(away_s: float) -> int:
+        await cluster.wire.refresh()
+        cluster.fake.is_deleted = True
+        loop = asyncio.get_running_loop()
+        loop.call_later(away_s, setattr, cluster.fake, "is_deleted", False)
+        return await cluster.replicating(cluster.sender())
+
+    assert cluster.run(history(5.0)) == len(_ROWS)
+    with pytest.raises(OutputMismatchError, match="was deleted while the job ran"):
+        cluster.run(history(60.0))
+
+
 def test_brokers_that_do_not_answer_are_waited_for_not_for_ever(cluster: _Cluster) -> None:
     """The task ends, and its next attempt goes on."""
     cluster.fake.faults = Faults(dropped=1)
