@@ -379,7 +379,7 @@ async def test_a_producer_that_is_closed_while_it_starts_leaves_nothing_running(
         assert isinstance(await (await second.send("t", b"1")), Persisted)
 
 
-@pytest.mark.promise("in-restart")
+@pytest.mark.promise("in-close-out-time")
 @pytest.mark.usefixtures("wire")
 async def test_a_journal_is_let_go_although_no_thread_was_free_to_close_it_in_time(
     make: Callable[..., IdempotentProducer],
