@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import re
 import sys
 from typing import TYPE_CHECKING
@@ -9,28 +10,35 @@ from typing import TYPE_CHECKING
 import pytest
 
 from sequitur.pipelines.topology.topology_file import load_topology
-from tests.support.pages import run, samples
+from tests.support.pages import samples
 from tests.support.tree import ROOT
 
 if TYPE_CHECKING:
     from pathlib import Path
 
 
-@pytest.mark.parametrize(("first", "name"), [(0, "quiet"), (2, "counts"), (3, "visits")])
+@pytest.mark.parametrize(
+    ("name", "places", "shown"),
+    [("quiet", (0, 1), 0), ("counts", (2,), 1), ("visits", (3, 4), 2), ("visits", (3, 6), 3)],
+)
 def test_the_sample_prints_what_the_page_shows(
-    first: int,
     name: str,
+    *,
+    places: tuple[int, ...],
+    shown: int,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    topology, tried = samples("keyed-state.md")[first : first + 2]
-    (tmp_path / f"{name}.py").write_text(topology)
-    monkeypatch.setitem(sys.modules, name, sys)  # so that it is gone after the test
-    monkeypatch.delitem(sys.modules, name)
+    """The first one is a topology, and the second one tries it."""
+    modules = [name, f"try_{name}_{shown}"][: len(places)]
+    for module, place in zip(modules, places, strict=True):
+        (tmp_path / f"{module}.py").write_text(samples("keyed-state.md")[place])
+        monkeypatch.setitem(sys.modules, module, sys)  # so that it is gone after the test
+        monkeypatch.delitem(sys.modules, module)
     load_topology(tmp_path / f"{name}.py")
-    if f"from {name} import" in tried:
-        run(f"try_{name}", tried)
+    for module in modules[1:]:
+        importlib.import_module(module)
     page = (ROOT / "docs" / "keyed-state.md").read_text()
-    shown = re.findall(r"```\n\n```\n(.*?)^```$", page, re.DOTALL | re.MULTILINE)
-    assert capsys.readouterr().out == shown[(first + 1) // 2]
+    printed = re.findall(r"```\n\n```\n(.*?)^```$", page, re.DOTALL | re.MULTILINE)
+    assert capsys.readouterr().out == printed[shown]
