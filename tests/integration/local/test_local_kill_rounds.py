@@ -33,7 +33,7 @@ _logger = logging.getLogger(__name__)
 
 
 @pytest.mark.promise("order-driver-killed-kill", "order-task-python-process")
-@pytest.mark.timeout(300 + 20 * _ROUNDS)
+@pytest.mark.timeout(600 + 60 * _ROUNDS)
 @pytest.mark.parametrize("job", range(_JOBS))
 def test_killing_the_driver_and_its_workers_loses_doubles_and_disorders_nothing(
     broker: Broker, make_topic: MakeTopic, tmp_path: Path, job: int
