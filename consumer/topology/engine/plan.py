@@ -29,7 +29,7 @@ from sequitur.base.text import named
 from sequitur.consumer.topology.api.bolt import keeps_of_batch
 from sequitur.consumer.topology.api.builder import MOST_KEYED_TASKS
 from sequitur.consumer.topology.settling.outcomes import RetryPolicy
-from sequitur.consumer.topology.settling.root import BEFORE_EVENTS
+from sequitur.consumer.topology.settling.root import AFTER_EVENTS, BEFORE_EVENTS
 from sequitur.errors import NOT_THE_USERS, EmitError, TopologyError
 
 if TYPE_CHECKING:
@@ -269,7 +269,10 @@ class Sent(NamedTuple):
 OF_TIMERS: Final = "__timer", "default"
 """The stream of timers, as `Sent` has it."""
 _OF_ITS_OWN: Final = "-"
-"""The topic of a tuple with a time of its own: after the timers before events, as events are."""
+"""The topic of a tuple with a time of its own: after the timers before events, as events are.
+
+Behind that of its timer it is the topic of what a timer emits.
+"""
 
 
 def order_of(sent: Sent) -> tuple[int, str, int, int]:
@@ -282,8 +285,8 @@ def order_of(sent: Sent) -> tuple[int, str, int, int]:
     order = max(root.order for root, _ in sent.trees)
     if sent.own_time_ms is not None:
         return sent.own_time_ms, _OF_ITS_OWN, order[0], order[3]
-    if order[1] == BEFORE_EVENTS and sent.stream != OF_TIMERS:
-        return order[0], _OF_ITS_OWN, *order[2:]
+    if order[1] in {BEFORE_EVENTS, AFTER_EVENTS} and sent.stream != OF_TIMERS:
+        return order[0], order[1] + _OF_ITS_OWN, *order[2:]
     return order
 
 

@@ -434,8 +434,11 @@ class Opens(KeyedBolt):
 
     fields = ("key", "number")
 
+    def __init__(self, at_ms: int) -> None:
+        self._at_ms = at_ms
+
     def process(self, given: Tuple, key: Key) -> Iterator[Any]:
-        key.timer("again", at=1_000)
+        key.timer("again", at=self._at_ms)
         yield key.value, given["number"]
 
     def on_timer(self, timer: Timer, key: Key) -> Iterator[Any]:
@@ -449,10 +452,14 @@ class CountsUntil(KeyedBolt):
     fields = ("key", "count")
     state = int
 
+    def __init__(self, at_ms: int) -> None:
+        self._at_ms = at_ms
+
     def process(self, given: Tuple, key: Key) -> None:
+        del given
+        if not key.state:
+            key.timer("until", at=self._at_ms)
         key.state = (key.state or 0) + 1
-        if given.event_time_ms < 1_000:
-            key.timer("until", at=1_000)
 
     def on_timer(self, timer: Timer, key: Key) -> Iterator[Any]:
         del timer
@@ -460,14 +467,16 @@ class CountsUntil(KeyedBolt):
 
 
 @pytest.mark.promise("keyed-by-field")
+@pytest.mark.parametrize("at_ms", [1_000, 0])
 def test_a_timer_is_called_before_what_timers_of_an_earlier_bolt_emit_at_its_time(
-    tmp_path: Path,
+    at_ms: int, tmp_path: Path
 ) -> None:
+    """Before the events of that time; or after them, if it is set for a time that is over."""
     builder = TopologyBuilder("chain")
     builder.set_spout("events")
     builder.set_bolt("read", read).local_grouping("events")
-    builder.set_bolt("opens", Opens(), 2).fields_grouping("read", "key")
-    builder.set_bolt("counts", CountsUntil(), 2).fields_grouping("opens", "key")
+    builder.set_bolt("opens", Opens(at_ms), 2).fields_grouping("read", "key")
+    builder.set_bolt("counts", CountsUntil(at_ms), 2).fields_grouping("opens", "key")
     builder.set_output("out", key="key", value="count").local_grouping("counts")
     runs = StepRuns(builder.build(), tmp_path, life="1", reached_ms=0)
     runs.step([event(n, b"key-%d x" % n, key=b"k%d" % n) for n in range(20)])
