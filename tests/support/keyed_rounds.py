@@ -6,12 +6,13 @@ import json
 from collections import Counter, defaultdict
 from dataclasses import dataclass
 from fractions import Fraction
+from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from sequitur.consumer.reorder.timestamps import EVENT_TIME_HEADER
 from sequitur.consumer.topology import ProcessSettings
-from tests.spark import keyed_topology, windowed_topology
+from tests.spark import keyed_topology, tasks_topology, windowed_topology
 from tests.support.output_reading import read_output
 
 if TYPE_CHECKING:
@@ -182,8 +183,38 @@ def _pairs(events: Sequence[dict[str, Any]]) -> list[list[Any]]:
     return found
 
 
+def _check_tasks(
+    kafka: KafkaSettings,
+    topics: Sequence[str],
+    counts: Mapping[str, Any],
+    out: Events,
+    dead: Events,
+) -> None:
+    """Each event is counted once, each id passes once, and each silence is told once."""
+    reached_ms = max(one["at"] for several in (*out.values(), *dead.values()) for one in several)
+    counted, passed, silent = (_by_key(kafka, topic) for topic in topics)
+    assert counted == {key: [*range(1, len(several) + 1)] for key, several in out.items()}
+    quiet_ms = tasks_topology.QUIET_MS
+    first: Events = defaultdict(list)
+    last: Events = defaultdict(list)
+    for key, several in out.items():
+        had: set[int] = set()
+        for one, following in pairwise([*several, {"at": reached_ms}]):
+            if one["n"] % tasks_topology.IDS not in had:
+                had.add(one["n"] % tasks_topology.IDS)
+                first[key].append(one["n"])
+            if following["at"] >= one["at"] + quiet_ms:
+                had.clear()
+                last[key].append(one["at"])
+    assert passed == first
+    assert silent == last
+    assert len(first) < sum(map(len, first.values())) < sum(map(len, out.values()))
+    assert counts["made"] >= sum(map(len, last.values())) > 0
+
+
 JOBS: Final = {
     "sessions": KeyedJob(keyed_topology, ("SESSIONS_TOPIC",), _check_sessions),
     "groups": KeyedJob(keyed_topology, ("SESSIONS_TOPIC", "GROUPS_TOPIC"), _check_groups),
+    "tasks": KeyedJob(tasks_topology, ("COUNTS_TOPIC", "IDS_TOPIC", "ALERTS_TOPIC"), _check_tasks),
     "windows": KeyedJob(windowed_topology, ("WINDOWS_TOPIC", "JOINS_TOPIC"), _check_windows),
 }

@@ -344,14 +344,14 @@ async def test_a_start_that_is_cancelled_lets_the_journal_go(
 
     def open_late(*arguments: Any, **options: Any) -> Journal:
         opening.set()
-        may_open.wait()
+        assert may_open.wait(PATIENCE_S)
         return really_open(*arguments, **options)
 
     with monkeypatch.context() as patch:
         patch.setattr("sequitur.producer._opening.Journal.open", open_late)
         producer = make()
         starting = asyncio.create_task(producer.start())
-        await asyncio.to_thread(opening.wait)
+        assert await asyncio.to_thread(opening.wait, PATIENCE_S)
         starting.cancel()
         with pytest.raises(asyncio.CancelledError):
             await starting
