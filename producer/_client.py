@@ -413,7 +413,7 @@ class IdempotentProducer(Sending):
         Args:
             timeout: When to return at the latest, whatever Kafka does; `close_timeout` by default.
                 What has no outcome by then gets one. A second call with less time hurries the
-                first.
+                first. A journal is always closed before, however long its disk takes.
 
         Raises:
             NotAllPersistedError: Events of `send_nowait` ended badly, and nobody was told: they had

@@ -302,8 +302,7 @@ class RunningProducer:
             with contextlib.suppress(asyncio.CancelledError, Exception):
                 await task
         self._abandon("the producer was closed")
-        with contextlib.suppress(TimeoutError):
-            await asyncio.wait_for(self.rounds.close(), last_s)
+        await self.rounds.close()
         self.unheard.tell()
 
     def statistics(self) -> ProducerStatistics:

@@ -130,8 +130,7 @@ class RoundWriter:
     async def close(self, frames: list[Frame]) -> bool:
         """Append the last frames, sync what there is, and close the journal.
 
-        Return whether the frames are durable. If this call is cancelled, the journal is closed once
-        a thread is free and the disk answers.
+        Return whether the frames are durable. Cancelling this call does not leave the journal open.
         """
         journal, is_appended = self._journal, True
         if journal is None:

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-import fcntl
 from collections import defaultdict
 from datetime import timedelta
-from typing import TYPE_CHECKING, Any, BinaryIO
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from confluent_kafka import TopicPartition
@@ -19,7 +18,7 @@ from sequitur.producer.delivery.sequencer import Sequencer
 from tests.support.daemon_process import read_partitions
 from tests.support.lossy_wire import LossyWire
 from tests.support.outcomes import InLog
-from tests.support.waiting import PATIENCE_S, until
+from tests.support.waiting import PATIENCE_S
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
@@ -99,10 +98,6 @@ class Lives:
 
     async def live_on(self) -> None:
         """A life that sends what the last one left, and one event more."""
-        # Closing returns after `close_timeout`, which is short here, and a thread may still sync.
-        with (self._journal / "lock").open("rb") as lock:
-            async with asyncio.timeout(PATIENCE_S):
-                await until(lambda: _is_locked(lock))
         async with self.producer() as producer:
             assert isinstance(await (await producer.send(self.topic, b"4")), Persisted)
 
@@ -121,15 +116,6 @@ class Lives:
     def values(self) -> list[bytes]:
         (messages,) = read_partitions(self.broker.bootstrap_servers, self.topic)
         return [message.value() for message in messages]
-
-
-def _is_locked(file: BinaryIO) -> bool:
-    """Lock a file if nobody else has; no thread may wait for it, for none can be stopped."""
-    try:
-        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return False
-    return True
 
 
 @pytest.fixture
