@@ -6,12 +6,6 @@ import asyncio
 from typing import TYPE_CHECKING, Final
 
 import pytest
-from confluent_kafka.admin import (  # type: ignore[attr-defined] # documented, but not in __all__
-    AdminClient,
-    AlterConfigOpType,
-    ConfigEntry,
-    ConfigResource,
-)
 
 from sequitur.base.copy_headers import SOURCE_OFFSET_HEADER, SOURCE_TIMESTAMP_HEADER
 from sequitur.consumer.reorder.reasons import REASON_HEADER
@@ -19,38 +13,27 @@ from tests.support.broker_job import BOTH_WAYS
 from tests.support.events import T0, Event, by_partition, event, time_of
 from tests.support.odd_headers import READ_BY_JAVA, send_odd_headers
 from tests.support.values import replace
-from tests.support.waiting import PATIENCE_S
 
 if TYPE_CHECKING:
+    from tests.conftest import MakeTopic
     from tests.support.broker_job import BrokerJob
 
 _FAR: Final = T0 * 1_000_000
 """T0 in nanoseconds, which a broker takes for milliseconds."""
 
 
-def _take_any_timestamp(job: BrokerJob) -> None:
-    resource = ConfigResource(
-        ConfigResource.Type.TOPIC,
-        job.topic,
-        incremental_configs=[
-            ConfigEntry(
-                "message.timestamp.after.max.ms",
-                str(2**63 - 1),
-                incremental_operation=AlterConfigOpType.SET,
-            )
-        ],
-    )
-    admin = AdminClient(job.kafka.librdkafka())
-    admin.incremental_alter_configs([resource])[resource].result(PATIENCE_S)
+def _any_timestamp(make_topic: MakeTopic) -> list[str]:
+    """Return a topic that takes any from the beginning: a broker takes time for a change."""
+    return [make_topic(message_timestamp_after_max_ms=2**63 - 1)]
 
 
 @pytest.mark.promise("order-record-kafka-timestamp")
 @BOTH_WAYS
 def test_row_with_a_timestamp_in_nanoseconds_keeps_its_place(
-    job: BrokerJob, way: dict[str, int]
+    job: BrokerJob, make_topic: MakeTopic, way: dict[str, int]
 ) -> None:
     """It comes out in its order with all others, and so does what is read after it."""
-    _take_any_timestamp(job)
+    job = job.with_settings(input_topics=_any_timestamp(make_topic))
     sent = [event(T0 + 10 * (n ^ 1), key=f"k{n % 7}", partition=n % 2, n=n) for n in range(200)]
     for n in (20, 21, 57):
         sent[n] = replace(sent[n], timestamp_ms=_FAR, headers=[("a", b"1")])
@@ -84,10 +67,16 @@ def test_row_with_a_timestamp_in_nanoseconds_keeps_its_place(
 @pytest.mark.test_all
 @pytest.mark.promise("order-record-kafka-timestamp")
 @BOTH_WAYS
-def test_timestamp_in_nanoseconds_is_no_event_time(job: BrokerJob, way: dict[str, int]) -> None:
+def test_timestamp_in_nanoseconds_is_no_event_time(
+    job: BrokerJob, make_topic: MakeTopic, way: dict[str, int]
+) -> None:
     """With `kafka-timestamp` the row is quarantined, and says what it had."""
-    _take_any_timestamp(job)
-    job = job.with_settings(event_time="kafka-timestamp", timestamp_floor="1 h", **way)
+    job = job.with_settings(
+        input_topics=_any_timestamp(make_topic),
+        event_time="kafka-timestamp",
+        timestamp_floor="1 h",
+        **way,
+    )
     job.produce(
         Event(value=b"%d" % n, key=b"k", partition=0, timestamp_ms=_FAR if n == 5 else T0 + n)
         for n in range(10)

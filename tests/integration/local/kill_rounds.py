@@ -151,7 +151,7 @@ class LocalRounds(Rounds):
     def _with_a_worker(self, life: JobProcess, moment: Any) -> None:
         """The moment; where processes do tasks, one of them may die before."""
         assert isinstance(life, LocalJob)
-        if self.random.random() < 0.5 and life.has_workers:
+        if life.has_workers and (not self.workers_killed or self.random.random() < 0.5):
             self._kill_worker(life)
         moment(self, life)
 
