@@ -36,6 +36,7 @@ _REQUEST_BYTES: Final = 4 << 20
 """The size of a request, unless its batches are larger. Brokers limit it."""
 _DELETED_AFTER_S: Final = 10.0
 """A broker that has just started may not list a topic yet."""
+_FAR_APART_S: Final = 60.0
 _REPLICA_FOR_S: Final = 60.0
 """A replica in this machine's rack is read or avoided for so long, then the leader is asked."""
 
@@ -52,7 +53,8 @@ class Leaders:
         self._due: dict[int, list[tuple[OutputPartition, bytes, _Answer]]] = {}
         self._requests: set[asyncio.Task[None]] = set()
         self._asked_s: dict[str, float] = {}  # when topics were last asked for, with an answer
-        self._missing_since_s: dict[str, float] = {}  # topics that brokers do not list
+        # topics that brokers do not list: since when, and when they were last asked
+        self._missing_s: dict[str, tuple[float, float]] = {}
         # replicas that leaders have named for this machine's rack, and until when they count; None
         # if the named replica has failed
         self._replicas: dict[SourcePartition, tuple[int | None, float]] = {}
@@ -82,23 +84,26 @@ class Leaders:
         asked_s = time.monotonic()
         is_told = await self._wire.refresh(topics)
         self._asked_s |= dict.fromkeys(topics, asked_s if is_told else -inf)
-        for topic in topics if is_told else ():
-            self._note_missing(topic)
+        for topic in topics:
+            self._note_missing(topic, is_told=is_told)
         return is_told
 
-    def _note_missing(self, topic: str) -> None:
-        if self._wire.topic_id(topic) is None and not self._wire.is_unauthorized(topic):
-            self._missing_since_s.setdefault(topic, asyncio.get_running_loop().time())
-        else:
-            self._missing_since_s.pop(topic, None)
+    def _note_missing(self, topic: str, *, is_told: bool) -> None:
+        now_s = asyncio.get_running_loop().time()
+        is_listed = self._wire.topic_id(topic) is not None or self._wire.is_unauthorized(topic)
+        since_s, last_s = self._missing_s.pop(topic, (now_s, now_s))
+        if is_told and not is_listed:
+            # Two looks far apart say nothing of the time between them.
+            since_s = since_s if now_s - last_s <= _FAR_APART_S else now_s
+            self._missing_s[topic] = since_s, now_s
 
     def is_deleted(self, topic: str) -> bool:
         """Tell whether brokers, each time that they were asked for a while, had no such topic.
 
         Only of a topic that was there: a broker may not know yet of one that is new.
         """
-        since_s = self._missing_since_s.get(topic, inf)
-        return asyncio.get_running_loop().time() - since_s > _DELETED_AFTER_S
+        since_s, last_s = self._missing_s.get(topic, (0.0, 0.0))
+        return last_s - since_s > _DELETED_AFTER_S
 
     def were_told(self, topics: Iterable[str], within_s: float) -> bool:
         """Tell whether brokers answered a question about all topics that was asked so lately."""

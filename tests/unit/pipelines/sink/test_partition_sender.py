@@ -31,7 +31,7 @@ from tests.support.partition_model import PartitionModel
 from tests.support.virtual_time import VirtualTimeLoop
 
 if TYPE_CHECKING:
-    from collections.abc import Coroutine, Iterator
+    from collections.abc import Coroutine, Iterable, Iterator
 
 _WHERE = OutputPartition("out", 0)
 _OURS = Identity(7, 5)
@@ -481,6 +481,36 @@ def test_a_topic_that_is_deleted_in_the_middle_is_not_waited_for(cluster: _Clust
     assert cluster.run(history(5.0)) == len(_ROWS)
     with pytest.raises(OutputMismatchError, match="was deleted while the job ran"):
         cluster.run(history(60.0))
+
+
+@pytest.mark.promise("order-output-topic-deleted")
+def test_brokers_that_are_gone_do_not_say_that_a_topic_is_deleted(
+    cluster: _Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One that had just started did not list it, and then none answers for a minute."""
+
+    async def history() -> int:
+        await cluster.wire.refresh()
+        cluster.fake.is_deleted = True
+        told = cluster.wire.refresh
+        looks = 0
+
+        async def once(topics: Iterable[str] = ()) -> bool:
+            nonlocal looks
+            looks += 1
+            await told(topics)
+            return looks <= 2  # the first one is not of the sender
+
+        monkeypatch.setattr(cluster.wire, "refresh", once)
+
+        def come_back() -> None:
+            monkeypatch.setattr(cluster.wire, "refresh", told)
+            cluster.fake.is_deleted = False
+
+        asyncio.get_running_loop().call_later(60.0, come_back)
+        return await cluster.replicating(cluster.sender())
+
+    assert cluster.run(history()) == len(_ROWS)
 
 
 def test_brokers_that_do_not_answer_are_waited_for_not_for_ever(cluster: _Cluster) -> None:
