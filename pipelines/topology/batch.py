@@ -42,7 +42,7 @@ from sequitur.consumer.topology.step.batch import (
     EmittedRoots,
     StepBatch,
     TaskInput,
-    holding_ms,
+    holding_turn,
 )
 from sequitur.errors import ConservationError
 from sequitur.kafka.record_format import RecordLimit
@@ -189,7 +189,7 @@ _ROOTS_SCHEMA: Final = pa.schema(
         ("key", pa.binary()),
         ("id", pa.uint64()),
         ("attempt", pa.int32()),
-        ("time_ms", pa.int64()),
+        ("turn", pa.int64()),
     ]
 )
 _UNFINISHED_SCHEMA: Final = pa.schema([("root", pa.uint64())])
@@ -345,7 +345,7 @@ class FileBatch(StepBatch):
 
     def write_roots(self, roots: Sequence[Root]) -> Location:
         found = [
-            (root.event[0], root.id, root.attempt, holding_ms(root.event))
+            (root.event[0], root.id, root.attempt, holding_turn(root.event))
             for root in roots
             if root.is_tracked
         ]
@@ -360,8 +360,8 @@ class FileBatch(StepBatch):
         tables = [_roots(path) for path in roots]
         rows = pa.concat_tables(tables)
         keys = rows["key"].combine_chunks().dictionary_encode().indices.fill_null(-1).to_numpy()
-        ids, attempts, times_ms = (rows[name].to_numpy() for name in ("id", "attempt", "time_ms"))
-        return EmittedRoots(ids, attempts, keys, times_ms, [len(table) for table in tables])
+        ids, attempts, turns = (rows[name].to_numpy() for name in ("id", "attempt", "turn"))
+        return EmittedRoots(ids, attempts, keys, turns, [len(table) for table in tables])
 
     def attempts_of(self, roots: Location) -> dict[int, int]:
         rows = _roots(roots).to_pydict()

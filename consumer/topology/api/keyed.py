@@ -422,6 +422,8 @@ class Key:
             self.check_call()
         if event_time_ms is not None and not _is_time(event_time_ms):
             raise KeyedStateError(f"emit(event_time_ms={event_time_ms!r:.100}): it is an int in ms")
+        if event_time_ms == self._anchor.event_time_ms:
+            event_time_ms = None  # what has its event's time stands where its event does
         return self.runner.emit(values, (self._anchor,), stream, task, event_time_ms)
 
     def count_late(self) -> None:

@@ -472,9 +472,9 @@ class Executor:
         return self._environment.user_code
 
     @property
-    def oldest_ms(self) -> int | None:
-        """Event time of the oldest event that is known to wait; None without any."""
-        return self._trees.oldest_ms
+    def oldest(self) -> int | None:
+        """The first turn of what is known to wait; None without any."""
+        return self._trees.oldest
 
     @property
     def has_to_blame(self) -> bool:

@@ -11,7 +11,7 @@ import heapq
 import itertools
 import zlib
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
@@ -31,6 +31,7 @@ from sequitur.consumer.topology.settling.root import (
     AFTER_EVENTS,
     BEFORE_EVENTS,
     TimerPlace,
+    turn_of,
 )
 from sequitur.errors import KeyedStateError
 
@@ -240,14 +241,17 @@ class StepKeys:
         # whether state expires in a call, which may have to be undone, as that of a timer
         self.expires_by_calls = False
         self.log = KeyLog([], {}, {}, {}, {}, [], {})
-        # timers that wait as events do, with their keys: they are not called otherwise
+        # timers that wait as events do: they are not called otherwise
         self.waiting: set[TimerPlace] = set()
+        # their keys, with the bolts: memory has room for them, as it has for those of events
+        self._waiting_keys: set[tuple[str, bytes]] = set()
         self.images_bytes = 0  # about how much the images of keys by a field take
         self._timers_bytes = 0  # about how much the keys take that were read for timers
         # whether further timers, and what comes after them, are left to the next step
         self.is_cut = False
-        # time of the first key that memory has no room for: its timers and later ones stay set
-        self._cut_ms = _EVER_MS
+        # time of the first timer, and its key, that memory has no room for: it stays set, and so
+        # do those of later times, and of later keys of that time
+        self._cut: tuple[int, bytes] = _EVER_MS, b""
         self._stores = stores
         self._reached_ms = reached_ms
         here = () if reached_ms is None else draining
@@ -264,6 +268,11 @@ class StepKeys:
                 due = store.due(self._until_ms(component))
                 self._of_stores[component] = self._with_entries(component, due)
                 self._add_next(component)
+
+    def let_wait(self, places: Iterable[TimerPlace]) -> None:
+        """Call timers only in the form of the events that they wait as."""
+        self.waiting.update(places)
+        self._waiting_keys = {(one.component, one.key) for one in self.waiting}
 
     def close(self) -> None:
         """Let go of all keys. The bolts that a process keeps between steps refer to them."""
@@ -359,7 +368,7 @@ class StepKeys:
         is not blocked. State that expires is forgotten. Timers that memory has no room for stay.
         """
         heap, reached_ms = self.coming, self._reached_ms
-        while heap and heap[0] < order and heap[0].time_ms <= self._cut_ms:
+        while heap and heap[0] < order and heap[0].time_ms <= self._cut[0]:
             if self.await_key is not None and self.await_key(heap[0].key):
                 continue  # its call may have set a timer that is due before
             due = heapq.heappop(heap)
@@ -367,7 +376,7 @@ class StepKeys:
             if due.name is None and due.number == _TO_ADD:
                 self._take_in(due, blocked)
                 continue
-            if key in blocked:
+            if key in blocked or self.is_behind_cut(due.time_ms, key):
                 continue
             if due.name is None and not self.expires_by_calls:
                 self._expire(due)
@@ -380,6 +389,10 @@ class StepKeys:
                 if reached_ms is not None and due.time_ms > reached_ms:
                     self.closed_ms[component] = due.time_ms
                 yield place, due.time_ms if due.name is None else entry.timers[due.name].at_ms
+
+    def is_behind_cut(self, time_ms: int, key: bytes) -> bool:
+        """Return whether a timer of a key is left to the next step."""
+        return (time_ms, key) >= self._cut
 
     def drop(self, place: TimerPlace) -> None:
         """Unset a timer that is given up, unless the state of its bolt is dropped."""
@@ -423,21 +436,22 @@ class StepKeys:
         return min(times, default=None)
 
     @property
-    def first_left_ms(self) -> int | None:
-        """Time of the first timer that was to be called in this step and was not; None: none."""
+    def first_left(self) -> int | None:
+        """The turn of the first timer that was to be called in this step and was not; or None."""
         if self._reached_ms is None:
             return None
         first_ms = self.next_timer_ms(())
         times = [] if first_ms is None or first_ms > self._reached_ms else [first_ms]
         if self._draining:
-            times.append(self._cut_ms)
+            times.append(self._cut[0])
             times += [
                 one.time_ms
                 for component, key in itertools.chain(self._read, self.log.left)
                 if component in self._draining
                 for one in self.entry(component, key).timers.values()
             ]
-        return min((one for one in times if one < _EVER_MS), default=None)
+        first_ms = min((one for one in times if one < _EVER_MS), default=None)
+        return None if first_ms is None else turn_of(first_ms)
 
     def _expire(self, due: DueTimer) -> None:
         """Forget the state of a key, its map and its list, unless something has touched it."""
@@ -474,11 +488,11 @@ class StepKeys:
 
     def _take_in(self, due: DueTimer, blocked: Collection[bytes]) -> None:
         """Add the timers of a key that are due, as the step found it, if there is room for it."""
-        if self.is_cut or self._timers_bytes > _MOST_TIMERS_BYTES:
-            self.is_cut, self._cut_ms = True, min(due.time_ms, self._cut_ms)
-            return
-        self._add_next(due.component)
         component, key, time_ms, reached_ms = due.component, due.key, due.time_ms, self._reached_ms
+        if self.is_cut or self._timers_bytes > _MOST_TIMERS_BYTES:
+            self.is_cut, self._cut = True, min((time_ms, key), self._cut)
+            return
+        self._add_next(component)
         assert reached_ms is not None
         entry = self._found(component, key)
         times = [one.time_ms for one in entry.timers.values()]
@@ -488,7 +502,7 @@ class StepKeys:
             if times:
                 heapq.heappush(self.coming, due._replace(time_ms=min(times)))
             return
-        if key not in blocked:
+        if key not in blocked and (component, key) not in self._waiting_keys:
             self._timers_bytes += _KEY_BYTES + len(entry.state or b"")
         self._add(component, key, entry, EMPTY)
 

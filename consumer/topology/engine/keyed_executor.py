@@ -60,7 +60,8 @@ class KeyedExecutor(Executor):
             self._calls.before(values[0], values[3:7], self.call_timers)
         elif keys.coming and keys.coming[0].time_ms <= values[3]:
             self.call_timers(values[3:7])
-        if keys.is_cut and self._is_held(root, values):
+        if keys.is_cut:
+            self._leave(root, values)
             return
         images = keys.log.images
         mark = len(images)
@@ -84,7 +85,10 @@ class KeyedExecutor(Executor):
             self._calls.before(event[0], event[3:7], self.call_timers)
         else:
             self.call_timers(event[3:7])
-        if self._is_held(root, event) or not self._begins(root, event):
+        if self.keys.is_behind_cut(event[3], event[0]):
+            self._leave(root, event)
+            return
+        if not self._begins(root, event):
             return
         entry = self.keys.entry(place.component, place.key)
         if is_current(place, entry.timers) or is_replayed_timer(event):
@@ -93,14 +97,11 @@ class KeyedExecutor(Executor):
         # An earlier event of its key has unset it since, so it is done.
         self._end(root, len(self.keys.log.images))
 
-    def _is_held(self, root: Root, values: tuple[Any, ...]) -> bool:
-        """Hold an event if timers that come before it are left to the next step."""
-        if not self.keys.is_cut:
-            return False
+    def _leave(self, root: Root, values: tuple[Any, ...]) -> None:
+        """Hold an event: timers that come before it are left to the next step."""
         if self._trace is not None:
             self._trace.begun(root, values)
         self._open.hold(root)
-        return True
 
     def refuse(self, root: Root, values: tuple[Any, ...], failure: TreeFailure) -> None:
         super().refuse(root, values, failure)

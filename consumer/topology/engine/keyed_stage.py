@@ -27,7 +27,14 @@ from sequitur.consumer.topology.engine.keyed_calls import KeyCalls
 from sequitur.consumer.topology.engine.plan import OF_TIMERS, order_of, unpacked
 from sequitur.consumer.topology.engine.task_output import OF_BATCH
 from sequitur.consumer.topology.engine.trees import ACKED, TrackedTuple
-from sequitur.consumer.topology.settling.root import Root, TimerPlace, least
+from sequitur.consumer.topology.settling.root import (
+    Root,
+    TimerPlace,
+    behind_turn,
+    first_turn,
+    least,
+    turn_of,
+)
 from sequitur.errors import EmitError
 
 if TYPE_CHECKING:
@@ -48,7 +55,7 @@ class KeyedStageExecutor(Executor):
         self,
         *given: Any,
         component: str,
-        hold_ms: int | None = None,
+        hold: int | None = None,
         waiting: Collection[TimerPlace] = (),
         dropped: Collection[TimerPlace] = (),
         killers: Collection[tuple[str, bytes, Order]] = (),
@@ -60,7 +67,7 @@ class KeyedStageExecutor(Executor):
         Args:
             given: As for `Executor`.
             component: The bolt.
-            hold_ms: Up to when timers are called, for what is known to wait.
+            hold: The first turn of what is known to wait: no later timer is called.
             waiting: Timers that wait in the form of events.
             dropped: Timers that are given up, and are not to be called again.
             killers: Timers that are known to kill the process.
@@ -70,12 +77,12 @@ class KeyedStageExecutor(Executor):
         super().__init__(*given, **more)
         assert self._environment.keys is not None
         self.keys: StepKeys = self._environment.keys
-        self.keys.waiting.update(waiting)
+        self.keys.let_wait(waiting)
         self.keys.expires_by_calls = True
         self.held: list[int] = []  # ids of timers that came back too early
         self._component = component
         self._store = self._topology.components[component].key_store
-        self._hold_ms = hold_ms
+        self._hold_of_others = hold
         self._delay_ms = self._topology.delay_ms(component)
         self._timers: dict[int, Root] = {}
         self._trees.own_timers = self._timers
@@ -92,12 +99,12 @@ class KeyedStageExecutor(Executor):
                 self.keys.drop(place)
 
     @property
-    def hold_ms(self) -> int | None:
-        """Up to when timers are called, for all that is known to wait by now."""
-        others_ms = self._trees.oldest_other_ms
-        if others_ms is not None:
-            others_ms -= self._delay_ms
-        return least(self._hold_ms, others_ms, self._trees.oldest_own_ms)
+    def hold(self) -> int | None:
+        """The first turn of all that is known to wait by now: no later timer is called."""
+        others = self._trees.oldest_other
+        if others is not None:
+            others = first_turn(others, self._delay_ms)
+        return least(self._hold_of_others, others, self._trees.oldest_own)
 
     def loaded(
         self, tuples: Iterator[tuple[str, Sent, int]], known: Collection[int]
@@ -122,8 +129,10 @@ class KeyedStageExecutor(Executor):
             self._calls.before(self._key_of(sent), order_of(sent), self.call_timers)
         else:
             self.call_timers(order_of(sent))
-        if self.keys.is_cut or self._has_many_images:
-            self._hold(sent)
+        if self._is_left(sent):
+            for root, _ in sent.trees:
+                if root.is_tracked:
+                    self._trees.hold(self._received.setdefault(root.id, root))
             return
         mark = len(self.keys.log.images)
         if sent.stream == OF_TIMERS:
@@ -137,9 +146,12 @@ class KeyedStageExecutor(Executor):
         if order is None:
             return
         log, blocked, numbers = self.keys.log, self._trees.blocked, self._start.numbers
+        hold = self.hold
+        if hold is not None:  # no memory for the keys of timers that are not called
+            order = min(order, behind_turn(hold))
         for place, at_ms in self.keys.timers_before(order, blocked):
-            if self._is_early(place.order[0]) or self._has_many_images:
-                continue  # it stays set
+            if self._is_early(place.order) or self._has_many_images:
+                break  # it stays set, and so do later ones
             event = place.event(at_ms)
             root = Root(OF_BATCH | next(numbers), event)
             self._made += 1
@@ -202,14 +214,18 @@ class KeyedStageExecutor(Executor):
     def _has_many_images(self) -> bool:
         return self.keys.images_bytes > MOST_IMAGES_BYTES
 
-    def _is_early(self, time_ms: int) -> bool:
-        hold_ms = self.hold_ms
-        return hold_ms is not None and time_ms > hold_ms
+    def _is_early(self, order: Order) -> bool:
+        hold = self.hold
+        return hold is not None and turn_of(*order[:2]) > hold
 
-    def _hold(self, sent: Sent) -> None:
-        for root, _ in sent.trees:
-            if root.is_tracked:
-                self._trees.hold(self._received.setdefault(root.id, root))
+    def _is_left(self, sent: Sent) -> bool:
+        """Return whether a tuple is left to the next step."""
+        if self._has_many_images:
+            return True
+        if not self.keys.is_cut or sent.stream != OF_TIMERS:
+            return self.keys.is_cut
+        ((root, _),) = sent.trees
+        return self.keys.is_behind_cut(root.order[0], root.event[0])
 
     def _receive_timer(self, task: int, sent: Sent) -> None:
         """Take a timer that waited in the form of an event."""
@@ -222,7 +238,7 @@ class KeyedStageExecutor(Executor):
         made = TrackedTuple((name, at_ms), TIMER, root, edge, None, runner)
         if self._trace is not None:
             self._trace.received(sent, made)
-        if self._is_early(root.order[0]) and not is_replayed:
+        if self._is_early(root.order) and not is_replayed:
             self._trees.hold(root)
             self.held.append(root.id)
             return

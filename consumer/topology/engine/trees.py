@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Final, NamedTuple
 from sequitur.consumer.topology.api.tuple import Event, Tuple
 from sequitur.consumer.topology.engine.plan import Ordering
 from sequitur.consumer.topology.settling.outcomes import EventOutcome, settle_roots
-from sequitur.consumer.topology.settling.root import is_made, least, never_acked
+from sequitur.consumer.topology.settling.root import is_made, least, never_acked, turn_of
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -151,7 +151,7 @@ class TreeTracker:
 
     __slots__ = (
         "_dead_block", "_keeps_order", "_policy", "blocked", "current", "event", "late_acks",
-        "oldest_other_ms", "oldest_own_ms", "own_timers", "untracked_failures",
+        "oldest_other", "oldest_own", "own_timers", "untracked_failures",
     )  # fmt: skip
 
     def __init__(self, rules: Rules, event: Any, *, dead_block: bool = False) -> None:
@@ -160,11 +160,11 @@ class TreeTracker:
         self.current: Root | None = None
         self.event = event
         self.blocked: dict[bytes, Order] = {}
-        # least event time of those that are known to wait: of timers of this stage's bolt, and of
-        # others; what tasks made holds back no watermark
+        # the first turn of those that are known to wait: of timers of this stage's bolt, and of
+        # others; what tasks made holds back no timer
         self.own_timers: Mapping[int, Root] = {}
-        self.oldest_own_ms: int | None = None
-        self.oldest_other_ms: int | None = None
+        self.oldest_own: int | None = None
+        self.oldest_other: int | None = None
         self.late_acks = 0
         self.untracked_failures = 0
         self._policy = rules.retry
@@ -204,15 +204,16 @@ class TreeTracker:
         """Note that an event waits, by the id of its root and its values."""
         if is_made(event):
             return
+        turn = turn_of(event[3], event[4])
         if root in self.own_timers:
-            self.oldest_own_ms = least(self.oldest_own_ms, event[3])
+            self.oldest_own = least(self.oldest_own, turn)
         else:
-            self.oldest_other_ms = least(self.oldest_other_ms, event[3])
+            self.oldest_other = least(self.oldest_other, turn)
 
     @property
-    def oldest_ms(self) -> int | None:
-        """Least event time of those that are known to wait."""
-        return least(self.oldest_own_ms, self.oldest_other_ms)
+    def oldest(self) -> int | None:
+        """The first turn of those that are known to wait."""
+        return least(self.oldest_own, self.oldest_other)
 
     def gives_up(self, root: Root, reason: FailReason) -> bool:
         """Return whether an event that fails now has no further attempt."""

@@ -145,9 +145,33 @@ class TimerPlace(NamedTuple):
         return self.key, said, (), *self.order, time_ms
 
 
-def least(*times_ms: int | None) -> int | None:
-    """Return the least time; None if none is known."""
-    return min((one for one in times_ms if one is not None), default=None)
+def least(*times: int | None) -> int | None:
+    """Return the least time, or turn; None if none is known."""
+    return min((one for one in times if one is not None), default=None)
+
+
+def turn_of(time_ms: int, topic: str = BEFORE_EVENTS) -> int:
+    """Return the turn of an event or a timer among the timers of a bolt by a field.
+
+    A timer waits for all that has an earlier turn: at T for events before T, and one that comes
+    after the events of its time for these, too. So there are two turns to each millisecond.
+    """
+    return 2 * time_ms + (topic == AFTER_EVENTS)
+
+
+def behind_turn(turn: int) -> tuple[int, str]:
+    """Return the order behind the last timer of a turn."""
+    return turn >> 1, (AFTER_EVENTS if turn & 1 else BEFORE_EVENTS) + "\0"
+
+
+def first_turn(turn: Any, delay_ms: int) -> Any:
+    """Return the first turn of what may come of another bolt's event or timer.
+
+    Args:
+        turn: That event's or timer's turn, or an array of turns.
+        delay_ms: See `Topology.delay_ms`.
+    """
+    return (turn - 2 * delay_ms) & ~1 if delay_ms else turn
 
 
 def is_timer(event: tuple[Any, ...]) -> bool:

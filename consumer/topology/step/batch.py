@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Final, NamedTuple, Protocol, Ty
 from sequitur.consumer.topology.api.bolt import Moment
 from sequitur.consumer.topology.engine.plan import STAGE_BITS, TASK_BITS
 from sequitur.consumer.topology.settling.outcomes import EventOutcome
-from sequitur.consumer.topology.settling.root import first_offset, is_made
+from sequitur.consumer.topology.settling.root import first_offset, is_made, turn_of
 from sequitur.consumer.topology.transactional.attempt import Phase
 from sequitur.consumer.topology.transactional.builder import (
     TransactionalTopology,
@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from sequitur.consumer.topology.transactional.attempt import BatchOutcome, Transaction
 
 
-HOLDS_NOTHING_MS: Final = (1 << 63) - 1
+_HOLDS_NOTHING: Final = (1 << 63) - 1
 _TASK_BITS: Final = 48
 _NEW: Final = 1 << 47
 """Roots are numbered through a step: by task, then those that wait, then the new ones."""
@@ -96,7 +96,7 @@ class EmittedRoots(NamedTuple):
     ids: Any
     attempts: Any
     keys: Any  # a number for each event's key; -1 without one
-    times_ms: Any  # event times; `HOLDS_NOTHING_MS` of what tasks made
+    turns: Any  # see `holding_turn`
     counts: Sequence[int]  # how many each of the tasks emitted
 
 
@@ -146,10 +146,12 @@ class TaskInput(ABC):
             yield root, None, event
 
 
-def holding_ms(event: tuple[Any, ...]) -> int:
-    """Return the event time that an event holds the watermark at, while it waits."""
-    time_ms: int = event[3]
-    return HOLDS_NOTHING_MS if is_made(event) else time_ms
+def holding_turn(event: tuple[Any, ...]) -> int:
+    """Return the turn behind which an event or a timer holds timers, while it waits.
+
+    What tasks made holds none.
+    """
+    return _HOLDS_NOTHING if is_made(event) else turn_of(event[3], event[4])
 
 
 def components_of(path: str | None) -> tuple[str, ...]:
@@ -213,9 +215,9 @@ class TaskResult:
     # it was given, where ackers decide on it
     keys: Mapping[tuple[str, int], Handle] = field(default_factory=dict)
     key_log: Handle = None  # what undoes that
-    # the bolts that are keyed by a field call timers up to the oldest event that waits: its event
-    # time, as far as this task knows; and that of the oldest that was not tried, with its retry
-    hold_ms: int | None = None
+    # the bolts that are keyed by a field call timers up to the oldest event that waits: its turn,
+    # as far as this task knows; and that of the oldest that was not tried, with its retry
+    hold: int | None = None
     not_tried: tuple[int, int] | None = None
     # timers of these bolts that wait, with the ids of their roots
     waiting_timers: Sequence[tuple[int, TimerPlace]] = ()

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import numpy as np
 
-from sequitur.consumer.topology.settling.root import least
+from sequitur.consumer.topology.settling.root import first_turn, least, turn_of
 from sequitur.consumer.topology.step.batch import TaskResult
 
 if TYPE_CHECKING:
@@ -35,7 +35,7 @@ class KnownRoots:
     failures: Mapping[int, TreeFailure] = field(default_factory=dict)  # by id of the root
     held: Collection[int] = ()  # ids
     dead: Collection[int] = ()  # ids of those that are given up
-    holds_ms: Mapping[int, int] = field(default_factory=dict)  # see `holds_ms`
+    holds: Mapping[int, int] = field(default_factory=dict)  # see `holds_of`
 
 
 class Calls(NamedTuple):
@@ -44,7 +44,7 @@ class Calls(NamedTuple):
     roots: Any  # ids of the roots that they were for; a call for several has a row of each
     keys: Any  # a number for each key
     numbers: Any  # the number of each call
-    times_ms: Any  # when a timer was due; `_NO_TIMER` for other roots
+    turns: Any  # those of timers; `_NO_TIMER` for other roots
     came_back: Any  # ids of the roots of timers that waited, and came back too early
     stage: int  # the number of the bolt's stage
     delay_ms: int  # see `Topology.delay_ms`
@@ -54,17 +54,17 @@ class Calls(NamedTuple):
         are_theirs = np.isin(self.roots, np.array([*roots], np.uint64))
         return len(np.unique(self.keys[are_theirs]))
 
-    def behind(self, places: Any, is_open: Any, hold_ms: int | None) -> Any:
+    def behind(self, places: Any, is_open: Any, hold: int | None) -> Any:
         """Return which rows are of calls that do not count.
 
         Args:
             places: The place of each row's root among all roots.
             is_open: Whether the root at a place is not done.
-            hold_ms: Up to when timers are called; None: all that are due.
+            hold: The first turn of what waits: no later timer counts; None: all count.
         """
         undone = is_open[places]
-        if hold_ms is not None:
-            undone |= self.times_ms > hold_ms
+        if hold is not None:
+            undone |= self.turns > hold
         first = np.full(int(self.keys.max(initial=-1)) + 1, np.iinfo(np.int64).max)
         np.minimum.at(first, self.keys[undone], self.numbers[undone])
         return self.numbers >= first[self.keys]
@@ -75,26 +75,24 @@ def timers_of(calls: Sequence[Calls]) -> dict[int, tuple[int, Any]]:
     found: dict[int, tuple[int, Any]] = {}
     for one in calls:
         _, before = found.get(one.stage, (0, one.came_back))
-        own = np.unique(
-            np.concatenate([before, one.came_back, one.roots[one.times_ms > _NO_TIMER]])
-        )
+        own = np.unique(np.concatenate([before, one.came_back, one.roots[one.turns > _NO_TIMER]]))
         found[one.stage] = one.delay_ms, own
     return found
 
 
-def holds_ms(calls: Sequence[Calls], waiting: Any, times_ms: Any) -> dict[int, int]:
-    """Return by stage up to when its timers are called: as far as all is there that they are for.
+def holds_of(calls: Sequence[Calls], waiting: Any, turns: Any) -> dict[int, int]:
+    """Return by stage the first turn of what waits: later timers are not called.
 
     Args:
         calls: The calls of all stages.
         waiting: Ids of the roots that wait.
-        times_ms: Their event times.
+        turns: Their turns.
     """
     found = {}
     for stage, (delay_ms, timers) in timers_of(calls).items():
         are_own = np.isin(waiting, timers)
         if len(waiting):
-            found[stage] = int((times_ms - np.where(are_own, 0, delay_ms)).min())
+            found[stage] = int(np.where(are_own, turns, first_turn(turns, delay_ms)).min())
     return found
 
 
@@ -116,17 +114,17 @@ class CallsTask:
                 one.root,
                 keys.setdefault((one.component, one.key), len(keys)),
                 one.call,
-                log.timers[one.root].order[0] if one.root in log.timers else _NO_TIMER,
+                turn_of(*log.timers[one.root].order[:2]) if one.root in log.timers else _NO_TIMER,
             )
             for one in log.images
         ]
         columns = zip(*rows, strict=True) if rows else ((), (), (), ())
         kinds = (np.uint64, np.int64, np.int64, np.int64)
-        roots, numbers_of_keys, calls, times_ms = (
+        roots, numbers_of_keys, calls, turns = (
             np.array(one, kind) for one, kind in zip(columns, kinds, strict=True)
         )
         came_back = np.array(self.came_back, np.uint64)
-        return Calls(roots, numbers_of_keys, calls, times_ms, came_back, self.stage, self.delay_ms)
+        return Calls(roots, numbers_of_keys, calls, turns, came_back, self.stage, self.delay_ms)
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,12 +18,12 @@ from sequitur.consumer.topology.api.builder import TreeFailure
 from sequitur.consumer.topology.engine.runner import FINISH_OVERRAN
 from sequitur.consumer.topology.engine.task_output import finish_words
 from sequitur.consumer.topology.settling.acker import AckFlag
-from sequitur.consumer.topology.settling.root import least
+from sequitur.consumer.topology.settling.root import first_turn, least
 from sequitur.consumer.topology.step.key_ties import (
     CallsTask,
     KnownRoots,
     UndoCallsTask,
-    holds_ms,
+    holds_of,
 )
 from sequitur.consumer.topology.step.tasks import AckerTask, SpoutTask, StageTask
 from sequitur.consumer.topology.step.undone_keys import UndoTask
@@ -291,13 +291,13 @@ class StepRun:
         component = task.stage.components[0]
         if component not in self._batch.topology.keyed_by_field:
             return task
-        oldest_ms = least(*(one.hold_ms for one in results))
-        if oldest_ms is not None:
-            oldest_ms -= self._batch.topology.delay_ms(component)
+        oldest = least(*(one.hold for one in results))
+        if oldest is not None:
+            oldest = first_turn(oldest, self._batch.topology.delay_ms(component))
         return replace(
             task,
             keys=self._keys_of(task.task, (component,)),
-            hold_ms=least(oldest_ms, self._known.holds_ms.get(task.stage.number)),
+            hold=least(oldest, self._known.holds.get(task.stage.number)),
             waiting=[place for one in results for _, place in one.waiting_timers],
             dropped=[
                 place
@@ -384,7 +384,7 @@ class StepRun:
             },
             {root for root, one in kept.items() if one.reason is None},
             {root for root, one in kept.items() if one.is_dead},
-            holds_ms(found.calls, emitted.ids[waits], emitted.times_ms[waits]),
+            holds_of(found.calls, emitted.ids[waits], emitted.turns[waits]),
         )
 
     def _run(self, tasks: Sequence[SpoutTask | StageTask]) -> list[TaskResult]:

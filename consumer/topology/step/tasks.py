@@ -30,7 +30,9 @@ from sequitur.consumer.topology.settling.root import (
     is_own,
     is_timer,
     last_orders,
+    least,
     timer_of,
+    turn_of,
 )
 from sequitur.consumer.topology.step.batch import (
     EventVerdict,
@@ -151,7 +153,7 @@ class SpoutTask:
         with _running(executor, batch):
             executor.make_behind(result.behind)
             if isinstance(executor, KeyedExecutor):
-                executor.keys.waiting.update(_waiting_timers(waiting))
+                executor.keys.let_wait(_waiting_timers(waiting))
             _give_ticks(executor, self._ticks, self.trial)
             after_ticks = self.trial.after(len(self._ticks))
             if after_ticks.is_all:
@@ -300,13 +302,14 @@ class SpoutTask:
         if not by_field:
             return
         first = next((one for one in skipped if not is_made(one.event)), None)
-        known = [executor.oldest_ms]
+        known = [executor.oldest]
         if first is not None:
-            result.not_tried = first.event[3], first.retry_at_ms or 0
-            known.append(first.event[3])
+            turn = turn_of(*first.event[3:5])
+            result.not_tried = turn, first.retry_at_ms or 0
+            known.append(turn)
         if isinstance(executor, KeyedExecutor):
-            known.append(executor.keys.first_left_ms)
-        result.hold_ms = min((one for one in known if one is not None), default=None)
+            known.append(executor.keys.first_left)
+        result.hold = least(*known)
         result.waiting_timers = [
             (root, place)
             for root, one in enumerate(waiting, self.given.first_id)
@@ -388,7 +391,7 @@ class StageTask:
     made: Mapping[bytes, Order] = field(default_factory=dict)
     # of a stage with a bolt that is keyed by a field: what its task kept before
     keys: Mapping[tuple[str, int], Sequence[Handle]] = field(default_factory=dict)
-    hold_ms: int | None = None  # up to when its timers are called, for what is known to wait
+    hold: int | None = None  # the first turn of what is known to wait: no later timer is called
     waiting: Sequence[TimerPlace] = ()  # timers of such bolts that wait in the form of events
     dropped: Sequence[TimerPlace] = ()  # those among them that are known to be given up
     is_again: bool = False  # whether it runs once more, without events that are not done
@@ -437,11 +440,10 @@ class StageTask:
         sends.close()
         result.tuples_file, result.tuples = sends.path, sends.index
         found = executor.result()
-        result.hold_ms = executor.oldest_ms
+        result.hold = executor.oldest
         if isinstance(executor, KeyedStageExecutor):
             self._leave_keys(executor, result)
-            known = (executor.oldest_ms, executor.keys.first_left_ms)
-            result.hold_ms = min((one for one in known if one is not None), default=None)
+            result.hold = least(executor.oldest, executor.keys.first_left)
             executor.keys.close()
         if not batch.is_commit:
             result.told = _told(
@@ -469,7 +471,7 @@ class StageTask:
         result.late_for_window = log.late_for_window(())
         result.closed_ms = executor.keys.closed_ms
         # What waits holds timers. The step that tries it again looks at them.
-        result.is_open = executor.hold_ms is None and executor.keys.is_open(waiting)
+        result.is_open = executor.hold is None and executor.keys.is_open(waiting)
 
     def _receive(self, executor: Executor) -> None:
         """Give bolts the tuples of this part, except those that are known to fail."""
@@ -562,7 +564,7 @@ def _executor(  # noqa: PLR0917 - private, and each is of a type of its own
         made = partial(
             KeyedStageExecutor,
             component=component,
-            hold_ms=of.hold_ms,
+            hold=of.hold,
             waiting=of.waiting,
             dropped=of.dropped,
             killers=of.trial.killers,

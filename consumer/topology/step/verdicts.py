@@ -17,6 +17,7 @@ from sequitur.consumer.topology.settling.acker import AckFlag
 from sequitur.consumer.topology.settling.outcomes import EventOutcome, next_due_ms, numbered, settle
 from sequitur.consumer.topology.settling.root import (
     component_of,
+    first_turn,
     is_made,
     is_own,
     never_acked,
@@ -27,7 +28,7 @@ from sequitur.consumer.topology.step.batch import (
     TaskResult,
     components_of,
 )
-from sequitur.consumer.topology.step.key_ties import holds_ms, timers_of
+from sequitur.consumer.topology.step.key_ties import holds_of, timers_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -150,7 +151,7 @@ class UnfinishedRoots:
     failures: Mapping[int, TreeFailure]  # why roots failed, as far as tasks know
     shared: Sequence[tuple[int, ...]]  # ids of roots that share an output
     calls: Sequence[Calls] = ()  # of bolts that are keyed by a field
-    # event time and retry of the oldest events that were not tried
+    # turn and retry of the oldest events that were not tried
     not_tried: Sequence[tuple[int, int]] = ()
 
     def failure_of(self, root: int, spout: str) -> TreeFailure:
@@ -218,11 +219,11 @@ def _tied(  # noqa: PLR0917 - private, and each is of a type of its own
 ) -> Settlement:
     """Settle a batch with ties by keys of fields: hold what came behind an undone call."""
     places = [places_of(one.roots) for one in found.calls]
-    ms, held_now = emitted.times_ms, list(held)
+    turns, held_now = emitted.turns, list(held)
     for turn in range(_MOST_TIES + 1):
         is_open = settled.outcomes != EventOutcome.DONE
         waits = is_open & (settled.outcomes != EventOutcome.DEAD)
-        holds = holds_ms(found.calls, emitted.ids[waits], ms[waits])
+        holds = holds_of(found.calls, emitted.ids[waits], turns[waits])
         behind = [
             at[one.behind(at, is_open, holds.get(one.stage))]
             for one, at in zip(found.calls, places, strict=True)
@@ -232,7 +233,7 @@ def _tied(  # noqa: PLR0917 - private, and each is of a type of its own
         if not len(more):
             break
         if turn == _MOST_TIES:
-            more = np.flatnonzero(~is_open & (ms >= ms[is_open].min()))
+            more = np.flatnonzero(~is_open & (turns >= turns[is_open].min()))
         held_now += more.tolist()
         settled = settled_with(held_now)
     _hold_timers(settled, found, emitted, places_of)
@@ -249,12 +250,12 @@ def _hold_timers(
     again = settled.outcomes == EventOutcome.RETRY
     for delay_ms, timers in timers_of(found.calls).values():
         own = places_of(timers).astype(np.intp)
-        ms = emitted.times_ms - delay_ms
-        ms[own] += delay_ms
+        turns = first_turn(emitted.turns, delay_ms).copy()
+        turns[own] = emitted.turns[own]
         for place in own[settled.outcomes[own] == EventOutcome.HELD].tolist():
-            retries = settled.retry_at_ms[again & (ms < ms[place])].tolist()
-            not_tried = ((time_ms - delay_ms, at_ms) for time_ms, at_ms in found.not_tried)
-            retries += [at_ms for time_ms, at_ms in not_tried if time_ms < ms[place]]
+            retries = settled.retry_at_ms[again & (turns < turns[place])].tolist()
+            not_tried = ((first_turn(turn, delay_ms), at_ms) for turn, at_ms in found.not_tried)
+            retries += [at_ms for turn, at_ms in not_tried if turn < turns[place]]
             settled.retry_at_ms[place] = max(retries, default=0)
 
 

@@ -16,7 +16,7 @@ from sequitur.consumer.topology.step.batch import (
     EmittedRoots,
     StepBatch,
     TaskInput,
-    holding_ms,
+    holding_turn,
 )
 
 if TYPE_CHECKING:
@@ -136,7 +136,7 @@ class InMemoryBatch(StepBatch):
             np.array([root.id for root in every], np.uint64),
             np.array([root.attempt for root in every], np.int64),
             numbered(root.key for root in every),
-            np.array([holding_ms(root.event) for root in every], np.int64),
+            np.array([holding_turn(root.event) for root in every], np.int64),
             [len(own) for own in roots],
         )
 

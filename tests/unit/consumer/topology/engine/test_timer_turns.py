@@ -1,0 +1,215 @@
+"""Timers that wait: for events, for other timers, and for memory."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from sequitur.consumer.topology import (
+    KeyedBolt,
+    ProcessSettings,
+    TopologyBuilder,
+    TopologyTester,
+    bolt,
+)
+from sequitur.consumer.topology.engine import keyed
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from sequitur.consumer.topology import Event, Key, Timer, Tuple
+
+_USERS = [f"user{number}" for number in range(10)]
+_FAILS_ONCE: set[tuple[str, str]] = set()
+"""Where calls fail at the first attempt, and for which users."""
+
+
+@pytest.fixture
+def fails_once() -> Iterator[set[tuple[str, str]]]:
+    yield _FAILS_ONCE
+    _FAILS_ONCE.clear()
+
+
+@pytest.fixture
+def little_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Leave room for the keys of four timers in a step."""
+    monkeypatch.setattr(keyed, "_MOST_TIMERS_BYTES", 3 * keyed._KEY_BYTES)
+
+
+def _may_fail(where: str, user: str, attempt: int) -> None:
+    if (where, user) in _FAILS_ONCE and attempt == 1:
+        raise ValueError(f"not yet: {user} in {where}")
+
+
+@bolt(fields=("user", "said", "all"))
+def read(event: Event) -> Iterator[Any]:
+    assert event.key is not None
+    user = event.key.decode()
+    _may_fail("read", user, event.attempt)
+    yield user, "seen", "all"
+
+
+class Over(KeyedBolt):
+    """Tells of each user when he is over, beside what it is told."""
+
+    fields = ("user", "said", "all")
+
+    def __init__(self, at_ms: int) -> None:
+        self._at_ms = at_ms
+
+    def process(self, given: Tuple, key: Key) -> Iterator[Any]:
+        if given.event_time_ms < self._at_ms:
+            key.timer("over", at=self._at_ms)
+        if given.source != "events":
+            yield given.values
+
+    def on_timer(self, timer: Timer, key: Key) -> Iterator[Any]:
+        del timer
+        yield key.value if isinstance(key.value, str) else key.value.decode(), "over", "all"
+
+
+class PerTime(KeyedBolt):
+    """Counts what comes at each event time, apart from each other."""
+
+    fields = ("user", "said")
+    state = dict[int, int]
+
+    def process(self, given: Tuple, key: Key) -> Iterator[Any]:
+        at_ms = given.event_time_ms
+        counts = {**(key.state or {})}
+        counts[at_ms] = counts.get(at_ms, 0) + 1
+        key.state = counts
+        key.timer(str(at_ms), at=at_ms)
+        yield given["user"], "seen"
+        _may_fail("count", given["user"], given.attempt)
+
+    def on_timer(self, timer: Timer, key: Key) -> Iterator[Any]:
+        yield key.value, f"{timer.name}: {key.state[int(timer.name)]}"
+
+
+@bolt(fields=("user", "said"))
+def later(given: Tuple) -> Iterator[Any]:
+    _may_fail(f"later, {given['said']}", given["user"], given.attempt)
+    if given["said"] != "seen":
+        yield given["user"], given["said"]
+
+
+def _tester(*bolts: KeyedBolt, reads: str = "read", by: str = "user") -> TopologyTester:
+    """Return a tester of keyed bolts one behind the other, the last one by the field `by`."""
+    builder = TopologyBuilder("turns")
+    builder.set_spout("events")
+    builder.set_bolt("read", read).local_grouping("events")
+    for number, one in enumerate(bolts, 1):
+        tasks = None if reads == "events" else 2
+        field = by if number == len(bolts) else "user"
+        builder.set_bolt(f"keyed{number}", one, tasks).fields_grouping(reads, field)
+        reads = f"keyed{number}"
+    builder.set_bolt("later", later, 3).fields_grouping(reads, "said")
+    builder.set_output("out", key="user", value="said").local_grouping("later")
+    settings = {"retry_delay": "10 min", "retry_maximum": "10 min", "retry_jitter": 0}
+    return TopologyTester(builder.build(), ProcessSettings.model_validate(settings))
+
+
+def _said(tester: TopologyTester) -> list[Any]:
+    """Let all timers be called, and wait for no more than some retries: return what is put out."""
+    for _ in range(40):
+        tester.run(watermark_ms=5_000)
+        if tester.next_retry_s is None:
+            return sorted(tester.records("out"))
+        tester.advance(max(0, tester.next_retry_s - tester.now_s))
+    raise AssertionError(f"{len(tester.failed)} failed, and {len(tester.held)} are held for ever")
+
+
+_ALL_OVER = [(user.encode(), b"over") for user in _USERS]
+
+
+@pytest.mark.promise("keyed-timers")
+@pytest.mark.usefixtures("little_memory")
+@pytest.mark.parametrize(("reads", "by"), [("events", "key"), ("read", "user")])
+def test_timers_that_are_tried_again_leave_room_for_others(
+    reads: str, by: str, fails_once: set[tuple[str, str]]
+) -> None:
+    fails_once.update(("later, over", user) for user in _USERS)
+    tester = _tester(Over(1_000), reads=reads, by=by)
+    tester.run([(user, "", 100) for user in _USERS])
+    assert _said(tester) == _ALL_OVER
+
+
+@pytest.mark.promise("keyed-timers")
+@pytest.mark.usefixtures("little_memory")
+def test_timers_that_wait_for_those_of_a_later_bolt_leave_room_for_others() -> None:
+    tester = _tester(Over(1_000), Over(500))
+    tester.run([(user, "", 100) for user in _USERS])
+    assert _said(tester) == sorted(2 * _ALL_OVER)
+
+
+@pytest.mark.promise("keyed-timers")
+@pytest.mark.usefixtures("little_memory")
+def test_later_events_do_not_wait_for_timers_that_do(fails_once: set[tuple[str, str]]) -> None:
+    fails_once.add(("read", "fails"))
+    tester = _tester(Over(1_000))
+    tester.run([(user, "", 100) for user in _USERS])
+    tester.run([("fails", "", 900), ("other", "", 2_000)])
+    assert len(tester.failed) == 1, "or no timer waits for it"
+    assert (tester.records("out"), tester.held) == ([], [])
+    assert _said(tester) == sorted([(b"fails", b"over"), *_ALL_OVER])
+
+
+@pytest.mark.promise("keyed-by-field")
+@pytest.mark.parametrize("where", ["read", "count", "later, seen"])
+@pytest.mark.parametrize("user", _USERS[:3])
+def test_a_timer_for_now_waits_for_all_events_of_its_time(
+    where: str, user: str, fails_once: set[tuple[str, str]]
+) -> None:
+    fails_once.add((where, user))
+    tester = _tester(PerTime(), by="all")
+    tester.run([(user, "", 100 if number < 3 else 200) for number, user in enumerate(_USERS)])
+    assert len(tester.failed) == 1
+    assert _said(tester) == [(b"all", b"100: 3"), (b"all", b"200: 7")]
+
+
+@pytest.mark.promise("keyed-by-field")
+@pytest.mark.parametrize("waits_for", ["memory", "a retry"])
+def test_a_timer_for_now_waits_for_timers_of_its_time_of_an_earlier_bolt(
+    waits_for: str, request: pytest.FixtureRequest, fails_once: set[tuple[str, str]]
+) -> None:
+    if waits_for == "memory":
+        request.getfixturevalue("little_memory")
+    else:
+        fails_once.add(("count", _USERS[3]))
+    tester = _tester(_OnlyOver(1_000), PerTime(), by="all")
+    tester.run([(user, "", 100) for user in _USERS])
+    assert _said(tester) == [(b"all", b"1000: 10")]
+
+
+class _OnlyOver(Over):
+    def process(self, given: Tuple, key: Key) -> None:
+        del given
+        key.timer("over", at=self._at_ms)
+
+
+class Two(KeyedBolt):
+    """Keeps the names of its timers in the order of their calls."""
+
+    fields = ("user", "said")
+    state = list[str]
+
+    def process(self, given: Tuple, key: Key) -> None:
+        key.timer(str(given.event_time_ms), at=1_000)
+
+    def on_timer(self, timer: Timer, key: Key) -> Iterator[Any]:
+        key.state = [*(key.state or []), timer.name]
+        if len(key.state) == 2:
+            yield "all", " ".join(key.state)
+
+
+@pytest.mark.promise("keyed-timers")
+@pytest.mark.usefixtures("little_memory")
+@pytest.mark.parametrize(("reads", "by"), [("events", "key"), ("read", "user")])
+def test_timers_of_a_key_at_one_time_keep_their_order(reads: str, by: str) -> None:
+    """The step in which the second ones are set has no room for all first ones."""
+    tester = _tester(Two(), reads=reads, by=by)
+    tester.run([(user, "", 100) for user in _USERS])
+    tester.run([(user, "", 200) for user in _USERS], watermark_ms=5_000)
+    assert _said(tester) == [(b"all", b"100 200")] * len(_USERS)
