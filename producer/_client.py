@@ -34,7 +34,6 @@ from sequitur.producer._home import Home
 from sequitur.producer._opening import (
     JournalOpening,
     acquire_identity,
-    close_journal,
     unnamed_producer,
 )
 from sequitur.producer._outcome import Ticket
@@ -203,26 +202,30 @@ class IdempotentProducer(Sending):
                 identities, self._journal, self._former, settings, random=self._random
             )
             self._check_open()
-        except BaseException:
+            quota = QuotaGate() if settings.backlog_quota else None
+            self._running = RunningProducer(
+                wire=self._wire,
+                clock=self._clock,
+                identities=identities,
+                settings=settings,
+                name=name_in_ids(self._name, self._generation),
+                journal=self._journal,
+                former=self._former,
+                random=self._random,
+                quota=quota,
+                on_given_up=None if self._on_given_up is None else self._give_up,
+                on_send_failure=self._on_send_failure,
+                on_failure=self._on_failure,
+            )
+            self._opening.take()
+        except BaseException as error:
+            self._opening.let_go()
             await close_within(self._wire, _WIRE_CLOSE_S)
-            if self._journal is not None:
-                await close_journal(self._journal)
+            if self._journal is not None:  # else the thread that opens it has no end in sight
+                await self._opening.closed()
+            if isinstance(error, Exception):
+                self._check_open()  # what has failed otherwise follows from that
             raise
-        quota = QuotaGate() if settings.backlog_quota else None
-        self._running = RunningProducer(
-            wire=self._wire,
-            clock=self._clock,
-            identities=identities,
-            settings=settings,
-            name=name_in_ids(self._name, self._generation),
-            journal=self._journal,
-            former=self._former,
-            random=self._random,
-            quota=quota,
-            on_given_up=None if self._on_given_up is None else self._give_up,
-            on_send_failure=self._on_send_failure,
-            on_failure=self._on_failure,
-        )
         if quota is not None:
             self._control = ControlReader(
                 self._kafka,
@@ -441,7 +444,8 @@ class IdempotentProducer(Sending):
     async def _close(self, wire_s: float) -> None:
         if self._running is not None:
             await self._running.close(self._hurry, wire_s)
-        closing = [self._opening.closed(wire_s)]
+        self._opening.let_go()
+        closing = [self._opening.closed()]
         if self._wire is not None:
             closing.append(close_within(self._wire, wire_s))
         if self._control is not None:

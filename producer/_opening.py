@@ -12,7 +12,6 @@ localhost.
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import re
 import secrets
 import socket
@@ -20,7 +19,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from typing import TYPE_CHECKING, Final
 
 from sequitur.base.log import Logger
-from sequitur.errors import JournalError, RetriableError
+from sequitur.errors import RetriableError
 from sequitur.kafka.records import UNNAMED_PREFIX, check_producer_name
 from sequitur.producer.delivery.routes import until_answered
 from sequitur.producer.journal.frames import (
@@ -87,41 +86,44 @@ def journal_producer(journal: Path) -> str | None:
 
 
 class JournalOpening:
-    """Takes over the journal of a producer, in a thread: it cannot be stopped when nobody waits."""
+    """Takes over the journal of a producer, and gives it back if the start comes to nothing.
+
+    Both are done in one thread: no call that is cancelled, and no event loop that ends, leaves the
+    journal locked.
+    """
 
     def __init__(self) -> None:
-        self._untaken: Future[Journal] | None = None
+        self._thread = ThreadPoolExecutor(1, thread_name_prefix="sequitur-opening")
+        self._opening: Future[Journal] | None = None
+        self._closing: Future[None] | None = None
 
     async def open(self, directory: Path, name: str, *, limit_bytes: int) -> Journal:
-        """Open it; if this call is cancelled, it is closed as soon as it is open."""
+        """Open it. Cancelling this call does not stop it."""
         limits = JournalLimits.within(limit_bytes)
-        thread = ThreadPoolExecutor(1, thread_name_prefix="sequitur-opening")
-        opening = thread.submit(Journal.open, directory, producer=name, limits=limits)
-        thread.shutdown(wait=False)
-        try:
-            return await asyncio.shield(asyncio.wrap_future(opening))
-        except asyncio.CancelledError:
-            # By the thread itself: the event loop may end before it.
-            opening.add_done_callback(_close_untaken)
-            self._untaken = opening
-            raise
+        opening = self._thread.submit(Journal.open, directory, producer=name, limits=limits)
+        self._opening = opening
+        return await asyncio.shield(asyncio.wrap_future(opening))
 
-    async def closed(self, limit_s: float) -> None:
-        """Wait until a journal that nobody took is unlocked, at most for so long."""
-        if self._untaken is not None:
-            with contextlib.suppress(TimeoutError, JournalError):
-                await asyncio.wait_for(asyncio.wrap_future(self._untaken), limit_s)
+    def take(self) -> None:
+        """Leave the journal to who closes it from now on."""
+        self._opening = None
+        self._thread.shutdown(wait=False)
+
+    def let_go(self) -> None:
+        """Have it closed, unless it is taken; if it is still being opened, once it is."""
+        if self._closing is None and self._opening is not None:
+            self._closing = self._thread.submit(_close_opened, self._opening)
+            self._thread.shutdown(wait=False)
+
+    async def closed(self) -> None:
+        """Wait until a journal that was let go is unlocked."""
+        if self._closing is not None:
+            await asyncio.shield(asyncio.wrap_future(self._closing))
 
 
-def _close_untaken(opening: Future[Journal]) -> None:
-    """Close a journal that was opened after its caller was cancelled."""
+def _close_opened(opening: Future[Journal]) -> None:
     if opening.exception() is None:
         opening.result().close()
-
-
-async def close_journal(journal: Journal) -> None:
-    """Close a journal in a thread, also if this call is cancelled before a thread is free."""
-    await asyncio.shield(asyncio.get_running_loop().run_in_executor(None, journal.close))
 
 
 async def acquire_identity(
@@ -139,7 +141,8 @@ async def acquire_identity(
     """
     if former.partitions:
         try:
-            await asyncio.wait_for(identities.known(), _REACH_S)
+            async with asyncio.timeout(_REACH_S):
+                await identities.known()
         except (RetriableError, TimeoutError) as error:
             _log.warning("no broker answers yet. The journal takes events", reason=str(error))
             return

@@ -286,8 +286,25 @@ class RunningProducer:
         self.rounds.end_waits(reason)
 
     async def close(self, hurry: asyncio.Event, last_s: float) -> None:
-        """Wait for the answers until hurried; then set the other outcomes, and end."""
+        """Wait for the answers until hurried; then set the other outcomes, and end.
+
+        If this call is cancelled, it sets them at once. The journal is closed in any case.
+        """
         self._hold_nobody()
+        try:
+            await self._wait_for_answers(hurry, last_s)
+        finally:
+            self._routes.stop()
+            try:
+                await asyncio.wait(self.halt())
+            finally:
+                try:
+                    self._abandon("the producer was closed")
+                finally:
+                    await self.rounds.close()
+        self.unheard.tell()
+
+    async def _wait_for_answers(self, hurry: asyncio.Event, last_s: float) -> None:
         hurried = asyncio.ensure_future(hurry.wait())
         completed = asyncio.ensure_future(self.all_completed())
         await asyncio.wait((completed, hurried), return_when=asyncio.FIRST_COMPLETED)
@@ -296,14 +313,8 @@ class RunningProducer:
         if self.rounds.journals:
             # So that the journal has every event without an outcome.
             with contextlib.suppress(JournalError, TimeoutError):
-                await asyncio.wait_for(self.rounds.kept(self.rounds.next_cut), last_s)
-        self._routes.stop()
-        for task in self.halt():
-            with contextlib.suppress(asyncio.CancelledError, Exception):
-                await task
-        self._abandon("the producer was closed")
-        await self.rounds.close()
-        self.unheard.tell()
+                async with asyncio.timeout(last_s):
+                    await self.rounds.kept(self.rounds.next_cut)
 
     def statistics(self) -> ProducerStatistics:
         counters, accumulator = self._counters, self.accumulator

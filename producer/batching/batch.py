@@ -138,6 +138,8 @@ class Batch:
     loaded: int = 0
     in_journal: InJournal = InJournal.NOTHING
     journaled: Stamp | None = None
+    # what it is a half of, as long as the journal holds that one whole
+    whole: Batch | None = None
     pieced: int = 0  # bytes of its records that the journal holds, while it grows there
     dating: Dating = Dating.OURS
     # the newest timestamp of its records as they were accepted; -1 if not known
@@ -202,6 +204,11 @@ class Batch:
     def is_kept(self) -> bool:
         """Whether the journal may have anything of it: the next start would send it."""
         return self.in_journal is not InJournal.NOTHING
+
+    @property
+    def may_return(self) -> bool:
+        """Whether the next start may send its events: the journal may have them."""
+        return self.is_kept or self.whole is not None
 
     def write_numbers(self, stamp: Stamp) -> None:
         """Note that the round that is written gives the journal the batch under these numbers."""

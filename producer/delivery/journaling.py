@@ -67,6 +67,7 @@ class Round:
     renewed: list[SendQueue] = field(default_factory=list)  # the partitions whose renewal is in it
     # batches whose halves are among `batches`
     halved: list[tuple[SendQueue, Batch]] = field(default_factory=list)
+    is_written: bool = True  # whether the journal has all of it; else its marks wait for room
 
     @property
     def size(self) -> int:
@@ -196,11 +197,15 @@ class JournalUpdates:
         round_.halved = []
 
     def on_durable(self, round_: Round) -> None:
-        """Call the `then` of each mark of a round: the marks are durable."""
+        """Call the `then` of each mark of a round: it is durable, as far as it is written."""
         for mark in round_.marks:
             after = self._after.pop(mark.batch, None)
             if after is not None:
-                after[1](True)
+                after[1](round_.is_written)
+        for queue, whole in round_.halved:
+            for slot in queue.sequencer:
+                if slot.batch.whole is whole:
+                    slot.batch.whole = None
 
     def stop(self) -> list[Frame]:
         """Cancel the timer, and return the frames of the marks that may not be written.

@@ -101,7 +101,8 @@ class RoundWriter:
             if self._journal is not None and await self.in_thread(self._journal.sync):
                 await self.in_thread(self._journal.reclaim)
             with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(self._freed.wait(), _SPACE_WAIT_S)
+                async with asyncio.timeout(_SPACE_WAIT_S):
+                    await self._freed.wait()
         self._full_reason = ""
         if warning_s == inf:
             _log.info("there is room in the journal again")
@@ -132,15 +133,10 @@ class RoundWriter:
 
         Return whether the frames are durable. Cancelling this call does not leave the journal open.
         """
-        journal, is_appended = self._journal, True
-        if journal is None:
+        if self._journal is None:
             return True
-        try:
-            journal.append(frames)
-        except JournalError:
-            is_appended = False
-        closing = self._loop.run_in_executor(self._threads, _sync_and_close, journal)
-        return await asyncio.shield(closing) and is_appended
+        closing = self._loop.run_in_executor(self._threads, _end, self._journal, frames)
+        return await asyncio.shield(closing)
 
     def shut_down(self) -> None:
         self._threads.shutdown(wait=False)
@@ -150,9 +146,9 @@ class RoundWriter:
         try:
             if round_.size > _INLINE_BYTES:
                 await self._encode(round_)
-                await self.in_thread(self._encode_and_append, round_)
+                round_.is_written = await self.in_thread(self._encode_and_append, round_)
             else:
-                self._encode_and_append(round_)
+                round_.is_written = self._encode_and_append(round_)
         except JournalFullError as error:
             self._full_reason = str(error)
             self._take_back(round_)
@@ -220,8 +216,11 @@ class RoundWriter:
         for batch, stamp in batches:
             batch.encode(self._compression, stamp)
 
-    def _encode_and_append(self, round_: Round) -> None:
-        """Encode all batches that are not encoded yet, and append; may run in any thread."""
+    def _encode_and_append(self, round_: Round) -> bool:
+        """Encode all batches that are not encoded yet, and append; may run in any thread.
+
+        Return whether the journal has all of the round.
+        """
         frames: list[Frame] = [*round_.frames, *(piece for _, piece in round_.pieces)]
         frames += [batch.waiting(self._compression) for batch in round_.waiting]
         for _queue, slot, stamp in round_.batches:
@@ -232,8 +231,9 @@ class RoundWriter:
                 frames.append(batch_frame(batch, stamp, data))
         if round_.ends_parts:
             frames.append(Commit())
-        if self._journal is not None:
-            self._journal.append([*frames, *round_.positions], part=round_.is_part)
+        if self._journal is None:
+            return True
+        return self._journal.append([*frames, *round_.positions], part=round_.is_part)
 
     async def _reclaim(self, journal: Journal) -> None:
         try:
@@ -243,11 +243,13 @@ class RoundWriter:
             self._freed.set()
 
 
-def _sync_and_close(journal: Journal) -> bool:
+def _end(journal: Journal, frames: list[Frame]) -> bool:
+    """Append the last frames, and close a journal. Return whether they are durable."""
     try:
+        is_written = journal.append(frames)
         journal.sync()
     except JournalError:
         return False
     finally:
         journal.close()
-    return True
+    return is_written

@@ -154,7 +154,7 @@ class RoundMaker:
             self.spill.forget(batch)
         if self._journal is None or not batch.is_kept:
             if then is not None:
-                then(True)
+                then(batch.whole is None)
             return
         self._writer.note_freed()
         self._updates.mark(Mark(batch, NO_OFFSET if offset is None else offset, reason), then)

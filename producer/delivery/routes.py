@@ -112,9 +112,8 @@ class Routes:
             return await self._max_batch_bytes(route.topic)
 
         try:
-            limit = await asyncio.wait_for(
-                until_answered(ask, self._settings, self._random), _LEARN_S
-            )
+            async with asyncio.timeout(_LEARN_S):
+                limit = await until_answered(ask, self._settings, self._random)
         except (TimeoutError, RetriableError):
             # A broker refuses a batch that is too large, and it is halved.
             route.limit(self._settings.max_request_size)
@@ -156,7 +155,8 @@ class Routes:
                 raise
         else:
             try:
-                found = await asyncio.wait_for(self._learn(topic), _LEARN_S)
+                async with asyncio.timeout(_LEARN_S):
+                    found = await self._learn(topic)
             except (TimeoutError, RetriableError):
                 # The journal can take events while Kafka is away.
                 found = known, self._settings.max_request_size

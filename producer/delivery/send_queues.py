@@ -123,6 +123,8 @@ class SendQueue:
     def replace(self, slot: Slot[Batch], halves: tuple[Batch, Batch]) -> None:
         if slot.batch.journaled is not None:
             self._halved.append(slot.batch)
+            for half in halves:
+                half.whole = slot.batch
         self.sequencer.replace(slot, [(half, half.count) for half in halves])
 
     def take_halved(self) -> list[Batch]:

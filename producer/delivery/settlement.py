@@ -91,10 +91,10 @@ class Settlement:
                 if self._on_given_up is not None:
                     self._on_given_up(events_of(batch, outcome))
             except Exception as error:
-                kept = "; the journal keeps it for the next start" if batch.is_kept else ""
+                kept = "; the journal keeps it for the next start" if batch.may_return else ""
                 why = f"{outcome.reason}, and then {error}{kept}"
                 batch.end()
-                self.complete(batch, PossiblyPersisted(why), is_left=batch.is_kept)
+                self.complete(batch, PossiblyPersisted(why), is_left=batch.may_return)
                 self._outstanding.release(batch)
                 self._on_failure(error)
                 raise
@@ -202,7 +202,7 @@ class Settlement:
                 if self._is_at_hand(batch):
                     self.dropped(batch, queue.sequencer.drop(slot), reason)
             elif batch.accepted_at_s <= accepted_until_s - grace_s:
-                self.complete(batch, PossiblyPersisted(reason), is_left=batch.is_kept)
+                self.complete(batch, PossiblyPersisted(reason), is_left=batch.may_return)
 
     def _pop_due(self, queue: SendQueue, accepted_until_s: float) -> Batch | None:
         """Take out the oldest batch without numbers, if its time is over and it is at hand."""
@@ -241,13 +241,13 @@ class Settlement:
         No broker has refused any of it, so it is not given up: `on_given_up` does not get it.
         """
         while (batch := queue.pop_unnumbered()) is not None:
-            if batch.is_kept:
+            if batch.may_return:
                 self._leave(batch, f"{reason} before it was sent")
             else:
                 self._forget(batch, NotPersisted(f"{reason} before it was sent"))
         for slot in queue.sequencer:
             batch = slot.batch
-            if batch.is_kept:
+            if batch.may_return:
                 self._leave(batch, f"{reason} before it was answered")
             elif slot.state is State.IN_FLIGHT or slot.possibly_appended:
                 self._forget(batch, PossiblyPersisted(f"{reason} before it was answered"))
@@ -263,7 +263,7 @@ class Settlement:
         """
         self._unread.clear()
         for batch in [batch for batch in self._outstanding.batches if not batch.ended]:
-            if batch.is_kept:
+            if batch.may_return:
                 self._leave(batch, f"{reason} before it was settled")
             else:
                 self._forget(batch, PossiblyPersisted(f"{reason} before it was settled"))

@@ -154,14 +154,15 @@ class Journal:
         with self._state_lock:
             return self._segments.limits().limit_bytes
 
-    def append(self, frames: Sequence[Frame], *, part: bool = False) -> None:
+    def append(self, frames: Sequence[Frame], *, part: bool = False) -> bool:
         """Write `frames` as one round, which a restart sees as a whole or not at all.
 
         Not durable before `sync`. Rounds of nothing but marks and drops never fail for want of
-        room: what does not fit is kept in memory and goes out with the next round.
+        room: what does not fit is kept in memory and goes out with the next round. Return whether
+        the frames are written.
         """
         if not frames:
-            return
+            return True
         with self._state_lock:
             self._segments.check_usable()
             if part:
@@ -181,6 +182,7 @@ class Journal:
                     self._owed.clear()
             for frame, place in zip(frames, places, strict=True):
                 self._state.apply(frame, place, part=part)
+            return not self._owed
 
     def read(self, key: Key) -> bytes:
         """Return the exact bytes of a batch, under the numbers that the journal has for it now."""
@@ -327,13 +329,15 @@ class Journal:
 
     def close(self) -> None:
         """Sync what was written, if the disk still works, and unlock the directory."""
-        with contextlib.suppress(JournalError):
-            if self._segments.file is not None and self.sync():
-                self.reclaim()
-        with self._reclaim_lock, self._sync_lock, self._state_lock:
-            if self._segments.file is not None:
-                self._segments.close()
-                self._disk.unlock()
+        try:
+            with contextlib.suppress(JournalError):
+                if self._segments.file is not None and self.sync():
+                    self.reclaim()
+        finally:
+            with self._reclaim_lock, self._sync_lock, self._state_lock:
+                if self._segments.file is not None:
+                    self._segments.close()
+                    self._disk.unlock()
 
     def _append_marks(self, frames: Sequence[Frame]) -> list[Place]:
         """Append marks, which free room: keep them in memory if they cannot be written now.

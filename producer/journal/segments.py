@@ -103,14 +103,19 @@ class Segments:
         self.synced = self._sizes[segment]
 
     def close(self) -> None:
-        """Close the newest one, for good."""
-        if self.file is not None:
-            self.file.close()
-            self.file = None
+        """Close the newest one, for good. What counts of it was synced before."""
+        file, self.file = self.file, None
+        if file is not None:
+            with contextlib.suppress(OSError):
+                file.close()
 
     def limits(self) -> JournalLimits:
         """Return what the files may take now: less than the settings on a disk with less room."""
-        return self._limits.on_disk(self.total_bytes, self._disk.free_bytes())
+        try:
+            free = self._disk.free_bytes()
+        except OSError as error:
+            raise self.failed("ask how much room is left", error) from error
+        return self._limits.on_disk(self.total_bytes, free)
 
     def room_bytes(self, *, reserve: bool | None) -> int:
         """Return how long a round may be; `reserve` as in `JournalLimits`, None for all."""

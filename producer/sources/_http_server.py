@@ -228,7 +228,8 @@ class HttpSource:
         """Wait for room; the intake takes nothing when it is cancelled before there is some."""
         limit_s = self._limits.room_timeout_s
         try:
-            return await asyncio.wait_for(accepting, limit_s)
+            async with asyncio.timeout(limit_s):
+                return await accepting
         except TimeoutError as error:
             raise NoRoomError(f"no room within {limit_s:g} s") from error
 

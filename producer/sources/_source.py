@@ -215,7 +215,8 @@ Pause = Callable[[asyncio.Event, float], Awaitable[None]]
 async def pause(stopping: asyncio.Event, seconds: float) -> None:
     """Wait for `seconds`, or until `stopping` is set."""
     with contextlib.suppress(TimeoutError):
-        await asyncio.wait_for(stopping.wait(), seconds)
+        async with asyncio.timeout(seconds):
+            await stopping.wait()
 
 
 class WaitLog:

@@ -115,7 +115,8 @@ class CpuSource:
         wait_s = at_s - asyncio.get_running_loop().time()
         if wait_s > 0:
             try:
-                await asyncio.wait_for(self._stopped.wait(), wait_s)
+                async with asyncio.timeout(wait_s):
+                    await self._stopped.wait()
             except TimeoutError:
                 return
 
@@ -205,7 +206,8 @@ class CpuFeed:
         else:
             self._sampled.clear()
             with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(self._sampled.wait(), 1.0)
+                async with asyncio.timeout(1.0):
+                    await self._sampled.wait()
 
 
 def _make(settings: CpuSettings, parser: EventParser) -> CpuFeed:

@@ -403,4 +403,5 @@ def _check(request: Request, code: int, what: str) -> None:
 async def close_within(wire: Wire, timeout_s: float) -> None:
     """Close the wire. Give up waiting for it after `timeout_s`."""
     with contextlib.suppress(TimeoutError):
-        await asyncio.wait_for(wire.close(), timeout_s)
+        async with asyncio.timeout(timeout_s):
+            await wire.close()

@@ -59,7 +59,7 @@ class ModelDisk:
         self.capacity_bytes: int | None = None
         self.is_quota = False
         self.sync_fails = False
-        self.during_sync: Callable[[], None] | None = None
+        self.during_sync: Callable[[], object] | None = None
         self.files: dict[str, _Inode] = {}
         self._durable_files: dict[str, _Inode] = {}
         self._directory_steps: list[tuple[str, Callable[[dict[str, _Inode]], object]]] = []

@@ -143,7 +143,7 @@ class KeyedStageExecutor(Executor):
 
     def call_timers(self, order: Order | tuple[int, str] | None) -> None:
         """Call the timers that are due before a tuple of this order; None: none."""
-        if order is None:
+        if order is None or not (self.keys.coming and self.keys.coming[0] < order):
             return
         log, blocked, numbers = self.keys.log, self._trees.blocked, self._start.numbers
         hold = self.hold

@@ -225,10 +225,10 @@ async def test_events_of_one_call_are_in_one_round(
         assert producer._journal is not None
         append = producer._journal.append
 
-        def recorded(frames: Any, **how: Any) -> None:
+        def recorded(frames: Any, **how: Any) -> bool:
             count = sum(getattr(frame, "record_count", 0) for frame in frames)
             rounds.extend([count] if count else [])
-            append(frames, **how)
+            return append(frames, **how)
 
         monkeypatch.setattr(producer._journal, "append", recorded)
         records = [Record(b"x" * 50, key=b"%d" % number) for number in range(100)]
@@ -487,10 +487,10 @@ async def test_a_full_disk_is_told_to_who_runs_it(
         assert journal is not None
         append, failures = journal.append, iter([True] * 3)
 
-        def full_at_first(frames: Any, **how: Any) -> None:
+        def full_at_first(frames: Any, **how: Any) -> bool:
             if next(failures, False):
                 raise JournalFullError("no space left on the disk of journal")
-            append(frames, **how)
+            return append(frames, **how)
 
         monkeypatch.setattr(journal, "append", full_at_first)
         await (await producer.send("t", b"1"))

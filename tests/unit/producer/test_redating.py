@@ -207,12 +207,13 @@ async def test_another_timestamp_is_synced_before_its_batch_is_sent(
         assert journal is not None
         append, sync = journal.append, journal.sync
 
-        def append_and_note(frames: Sequence[Frame], *, part: bool = False) -> None:
-            append(frames, part=part)
+        def append_and_note(frames: Sequence[Frame], *, part: bool = False) -> bool:
+            is_written = append(frames, part=part)
             for numbered in frames:
                 if isinstance(numbered, Numbered):
                     numbers = numbered.numbers
                     appended.extend((n.first_event_sequence, n.timestamp_ms) for n in numbers)
+            return is_written
 
         def sync_slowly() -> bool:
             before = list(appended)
@@ -372,10 +373,10 @@ class _Steps:
         assert journal is not None
         before = journal.append
 
-        def append(frames: Sequence[Frame], *, part: bool = False) -> None:
+        def append(frames: Sequence[Frame], *, part: bool = False) -> bool:
             if self.has_died or self._dies():
                 raise JournalFailedError("the process ended")
-            before(frames, part=part)
+            return before(frames, part=part)
 
         journal.append = append  # type: ignore[method-assign]
 

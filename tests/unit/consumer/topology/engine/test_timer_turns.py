@@ -184,9 +184,10 @@ def test_a_timer_for_now_waits_for_timers_of_its_time_of_an_earlier_bolt(
 
 
 class _OnlyOver(Over):
-    def process(self, given: Tuple, key: Key) -> None:
+    def process(self, given: Tuple, key: Key) -> Iterator[Any]:
         del given
         key.timer("over", at=self._at_ms)
+        yield from ()
 
 
 class Two(KeyedBolt):
