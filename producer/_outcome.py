@@ -323,7 +323,8 @@ class GivenUp:
         headers: Its headers, without the event id.
         timestamp_ms: The timestamp of its record, milliseconds since 1970. None if it was refused
             before it had one.
-        outcome: Why it is not sent again.
+        outcome: Why it is not sent again. The journal forgets the event after this call: if it
+            cannot, the next start sends it all the same.
     """
 
     topic: str

@@ -307,9 +307,11 @@ class RunningProducer:
     async def _wait_for_answers(self, hurry: asyncio.Event, last_s: float) -> None:
         hurried = asyncio.ensure_future(hurry.wait())
         completed = asyncio.ensure_future(self.all_completed())
-        await asyncio.wait((completed, hurried), return_when=asyncio.FIRST_COMPLETED)
-        for task in (hurried, completed):
-            task.cancel()
+        try:
+            await asyncio.wait((completed, hurried), return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            for task in (hurried, completed):
+                task.cancel()
         if self.rounds.journals:
             # So that the journal has every event without an outcome.
             with contextlib.suppress(JournalError, TimeoutError):

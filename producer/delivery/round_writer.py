@@ -10,6 +10,7 @@ import asyncio
 import contextlib
 from concurrent.futures import ThreadPoolExecutor
 from math import inf
+from threading import Lock
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from sequitur.base.log import Logger
@@ -68,6 +69,9 @@ class RoundWriter:
         self._on_durable = on_durable
         self._on_failure = on_failure
         self._threads = ThreadPoolExecutor(_THREADS, thread_name_prefix="sequitur-journal")
+        # A thread may append although who waited for it was cancelled: before the last frames, or
+        # not at all.
+        self._appending = Lock()
         self._appended: list[Round] = []
         self._to_sync = asyncio.Event()
         self._freed = asyncio.Event()
@@ -135,7 +139,7 @@ class RoundWriter:
         """
         if self._journal is None:
             return True
-        closing = self._loop.run_in_executor(self._threads, _end, self._journal, frames)
+        closing = self._loop.run_in_executor(self._threads, self._end, self._journal, frames)
         return await asyncio.shield(closing)
 
     def shut_down(self) -> None:
@@ -233,7 +237,20 @@ class RoundWriter:
             frames.append(Commit())
         if self._journal is None:
             return True
-        return self._journal.append([*frames, *round_.positions], part=round_.is_part)
+        with self._appending:
+            return self._journal.append([*frames, *round_.positions], part=round_.is_part)
+
+    def _end(self, journal: Journal, frames: list[Frame]) -> bool:
+        """Append the last frames, and close the journal. Return whether they are durable."""
+        with self._appending:
+            try:
+                is_written = journal.append(frames)
+                journal.sync()
+            except JournalError:
+                return False
+            finally:
+                journal.close()
+            return is_written
 
     async def _reclaim(self, journal: Journal) -> None:
         try:
@@ -241,15 +258,3 @@ class RoundWriter:
         finally:
             self._reclaiming = None
             self._freed.set()
-
-
-def _end(journal: Journal, frames: list[Frame]) -> bool:
-    """Append the last frames, and close a journal. Return whether they are durable."""
-    try:
-        is_written = journal.append(frames)
-        journal.sync()
-    except JournalError:
-        return False
-    finally:
-        journal.close()
-    return is_written

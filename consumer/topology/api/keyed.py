@@ -223,6 +223,12 @@ class Entry(NamedTuple):
             return self
         return self._replace(more=More(*more[:4], touched_ms, expires_ms))
 
+    def precedes_events_of(self, time_ms: int) -> bool:
+        """Return whether a timer is called, or the state expires, before the events of a time."""
+        return self.more.expires_ms == time_ms or any(
+            one.time_ms == time_ms and not one.follows for one in self.timers.values()
+        )
+
     def expired(self) -> Entry:
         return Entry(None, self.timers, self.number)
 
@@ -422,8 +428,6 @@ class Key:
             self.check_call()
         if event_time_ms is not None and not _is_time(event_time_ms):
             raise KeyedStateError(f"emit(event_time_ms={event_time_ms!r:.100}): it is an int in ms")
-        if event_time_ms == self._anchor.event_time_ms:
-            event_time_ms = None  # what has its event's time stands where its event does
         return self.runner.emit(values, (self._anchor,), stream, task, event_time_ms)
 
     def count_late(self) -> None:

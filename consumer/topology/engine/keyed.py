@@ -249,9 +249,9 @@ class StepKeys:
         self._timers_bytes = 0  # about how much the keys take that were read for timers
         # whether further timers, and what comes after them, are left to the next step
         self.is_cut = False
-        # time of the first timer, and its key, that memory has no room for: it stays set, and so
-        # do those of later times, and of later keys of that time
-        self._cut: tuple[int, bytes] = _EVER_MS, b""
+        # time, topic and key of the first timer that memory has no room for: it stays set, and so
+        # do those behind it
+        self._cut: tuple[int, str, bytes] = _EVER_MS, "", b""
         self._stores = stores
         self._reached_ms = reached_ms
         here = () if reached_ms is None else draining
@@ -376,7 +376,7 @@ class StepKeys:
             if due.name is None and due.number == _TO_ADD:
                 self._take_in(due, blocked)
                 continue
-            if key in blocked or self.is_behind_cut(due.time_ms, key):
+            if key in blocked or self.is_behind_cut(due.time_ms, due.topic, key):
                 continue
             if due.name is None and not self.expires_by_calls:
                 self._expire(due)
@@ -390,9 +390,9 @@ class StepKeys:
                     self.closed_ms[component] = due.time_ms
                 yield place, due.time_ms if due.name is None else entry.timers[due.name].at_ms
 
-    def is_behind_cut(self, time_ms: int, key: bytes) -> bool:
+    def is_behind_cut(self, time_ms: int, topic: str, key: bytes) -> bool:
         """Return whether a timer of a key is left to the next step."""
-        return (time_ms, key) >= self._cut
+        return (time_ms, topic, key) >= self._cut
 
     def drop(self, place: TimerPlace) -> None:
         """Unset a timer that is given up, unless the state of its bolt is dropped."""
@@ -489,12 +489,22 @@ class StepKeys:
     def _take_in(self, due: DueTimer, blocked: Collection[bytes]) -> None:
         """Add the timers of a key that are due, as the step found it, if there is room for it."""
         component, key, time_ms, reached_ms = due.component, due.key, due.time_ms, self._reached_ms
-        if self.is_cut or self._timers_bytes > _MOST_TIMERS_BYTES:
-            self.is_cut, self._cut = True, min((time_ms, key), self._cut)
+        if self.is_cut:
             return
-        self._add_next(component)
-        assert reached_ms is not None
         entry = self._found(component, key)
+        is_next = due.topic == BEFORE_EVENTS
+        if is_next and not entry.precedes_events_of(time_ms):
+            # It takes room once the events of its time are there, which it waits for.
+            self._add_next(component)
+            del self._read[component, key]
+            heapq.heappush(self.coming, due._replace(topic=AFTER_EVENTS))
+            return
+        if self._timers_bytes > _MOST_TIMERS_BYTES:
+            self.is_cut, self._cut = True, (time_ms, due.topic, key)
+            return
+        if is_next:
+            self._add_next(component)
+        assert reached_ms is not None
         times = [one.time_ms for one in entry.timers.values()]
         if time_ms not in times and time_ms > reached_ms:
             # Its state expires then, which a drain does not reach. So it is read again later.

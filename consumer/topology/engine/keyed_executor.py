@@ -85,7 +85,7 @@ class KeyedExecutor(Executor):
             self._calls.before(event[0], event[3:7], self.call_timers)
         else:
             self.call_timers(event[3:7])
-        if self.keys.is_behind_cut(event[3], event[0]):
+        if self.keys.is_behind_cut(event[3], event[4], event[0]):
             self._leave(root, event)
             return
         if not self._begins(root, event):

@@ -225,7 +225,7 @@ class KeyedStageExecutor(Executor):
         if not self.keys.is_cut or sent.stream != OF_TIMERS:
             return self.keys.is_cut
         ((root, _),) = sent.trees
-        return self.keys.is_behind_cut(root.order[0], root.event[0])
+        return self.keys.is_behind_cut(*root.order[:2], root.event[0])
 
     def _receive_timer(self, task: int, sent: Sent) -> None:
         """Take a timer that waited in the form of an event."""

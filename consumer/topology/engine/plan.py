@@ -268,10 +268,10 @@ class Sent(NamedTuple):
 
 OF_TIMERS: Final = "__timer", "default"
 """The stream of timers, as `Sent` has it."""
-_OF_ITS_OWN: Final = "-"
-"""The topic of a tuple with a time of its own: after the timers before events, as events are.
+_BEHIND: Final = {BEFORE_EVENTS: "-", AFTER_EVENTS: "}"}
+"""The topic of what timers emit: behind the timers before events, or behind the events.
 
-Behind that of its timer it is the topic of what a timer emits.
+The names of Kafka's topics are between the two. What has a time of its own has the first one.
 """
 
 
@@ -280,13 +280,13 @@ def order_of(sent: Sent) -> tuple[int, str, int, int]:
 
     If it has an event time of its own it stands there, so that a timer at T comes after all that
     has an earlier time. Tuples of one such time keep their order. What a timer at T emits comes
-    after the timers at T of later bolts.
+    after the timers at T of later bolts, but before those that come after the events of T.
     """
     order = max(root.order for root, _ in sent.trees)
     if sent.own_time_ms is not None:
-        return sent.own_time_ms, _OF_ITS_OWN, order[0], order[3]
-    if order[1] in {BEFORE_EVENTS, AFTER_EVENTS} and sent.stream != OF_TIMERS:
-        return order[0], order[1] + _OF_ITS_OWN, *order[2:]
+        return sent.own_time_ms, _BEHIND[BEFORE_EVENTS], order[0], order[3]
+    if order[1] in _BEHIND and sent.stream != OF_TIMERS:
+        return order[0], _BEHIND[order[1]], *order[2:]
     return order
 
 

@@ -171,7 +171,7 @@ def first_turn(turn: Any, delay_ms: int) -> Any:
         turn: That event's or timer's turn, or an array of turns.
         delay_ms: See `Topology.delay_ms`.
     """
-    return (turn - 2 * delay_ms) & ~1 if delay_ms else turn
+    return (turn - 2 * delay_ms) & ~1
 
 
 def is_timer(event: tuple[Any, ...]) -> bool:

@@ -6,6 +6,8 @@ import asyncio
 import contextlib
 import errno
 import os
+import threading
+import time
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
@@ -14,16 +16,19 @@ import pytest
 from sequitur.errors import ProducerClosedError
 from sequitur.producer import NotPersisted, Persisted, PossiblyPersisted, Record
 from sequitur.producer.journal import disk
+from sequitur.producer.journal.frames import BatchFrame, Waiting
+from sequitur.producer.journal.journal import Journal
 from tests.support.fake_wire import FakeWire
 from tests.support.producers import use, values_of
 from tests.support.waiting import PATIENCE_S
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterator, Sequence
     from pathlib import Path
 
     from sequitur.kafka.record_batch import StoredRecord
     from sequitur.producer import IdempotentProducer
+    from sequitur.producer.journal.frames import Frame
 
     MakeProducer = Callable[..., IdempotentProducer]
 
@@ -237,3 +242,39 @@ async def test_a_round_that_waits_for_room_ends_when_there_is_some_and_it_is_can
     full_disk.clear()
     await producer.close(timedelta(milliseconds=1))
     assert values_of(wire) == [b"0"]
+
+
+@pytest.mark.promise("in-not-persisted")
+async def test_a_thread_that_is_late_appends_nothing_behind_the_last_marks(
+    wire: FakeWire, make: MakeProducer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A batch expires while it is appended, and the producer closes."""
+    producer = make(delivery_timeout=timedelta(milliseconds=50), compression="none")
+    await producer.start()
+    await (await producer.send("t", b"0"))
+    wire.reachable = wire.connected = False
+    is_late, syncs = threading.Event(), threading.Event()
+    append, sync = Journal.append, disk._RealFile.sync
+
+    def append_late(journal: Journal, frames: Sequence[Frame], *, part: bool = False) -> bool:
+        if any(isinstance(frame, Waiting | BatchFrame) for frame in frames):
+            is_late.set()
+            syncs.wait(0.3)
+        return append(journal, frames, part=part)
+
+    def sync_slowly(file: disk._RealFile) -> None:
+        if is_late.is_set():
+            syncs.set()
+            time.sleep(0.1)
+        sync(file)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Journal, "append", append_late)
+        patch.setattr(disk._RealFile, "sync", sync_slowly)
+        delivery = await producer.send("t", bytes(40_000))
+        assert await asyncio.to_thread(is_late.wait, PATIENCE_S)
+        await asyncio.sleep(0.1)
+        await producer.close(timedelta(milliseconds=1))
+        outcome = await delivery
+    await _check_free(wire, make)
+    assert isinstance(outcome, NotPersisted) == (values_of(wire) == [b"0", b"again"])

@@ -467,11 +467,11 @@ class CountsUntil(KeyedBolt):
 
 
 @pytest.mark.promise("keyed-by-field")
-@pytest.mark.parametrize("at_ms", [1_000, 0])
-def test_a_timer_is_called_before_what_timers_of_an_earlier_bolt_emit_at_its_time(
-    at_ms: int, tmp_path: Path
+@pytest.mark.parametrize(("at_ms", "count"), [(1_000, b"1"), (0, b"2")])
+def test_what_timers_of_an_earlier_bolt_emit_comes_between_those_of_its_time(
+    at_ms: int, count: bytes, tmp_path: Path
 ) -> None:
-    """Before the events of that time; or after them, if it is set for a time that is over."""
+    """A timer comes before it; if it is set for a time that is over, after all of the present."""
     builder = TopologyBuilder("chain")
     builder.set_spout("events")
     builder.set_bolt("read", read).local_grouping("events")
@@ -483,4 +483,4 @@ def test_a_timer_is_called_before_what_timers_of_an_earlier_bolt_emit_at_its_tim
     runs.reached_ms = 2_000
     runs.step()
     runs.to_the_end()
-    assert sorted(runs.records("out")) == sorted((b"key-%d" % n, b"1") for n in range(20))
+    assert sorted(runs.records("out")) == sorted((b"key-%d" % n, count) for n in range(20))

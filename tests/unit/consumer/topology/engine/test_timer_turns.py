@@ -169,6 +169,19 @@ def test_a_timer_for_now_waits_for_all_events_of_its_time(
     assert _said(tester) == [(b"all", b"100: 3"), (b"all", b"200: 7")]
 
 
+@pytest.mark.promise("keyed-timers")
+@pytest.mark.usefixtures("little_memory")
+def test_timers_for_now_leave_room_for_the_events_that_they_wait_for(
+    fails_once: set[tuple[str, str]],
+) -> None:
+    """Also for timers of that time that are tried again, and come before these events."""
+    fails_once.update([("read", "fails"), ("later, over", _USERS[0])])
+    tester = _tester(_OverNow(100))
+    tester.run([*((user, "", 100) for user in _USERS), ("fails", "", 100)])
+    assert len(tester.failed) == 1
+    assert _said(tester) == sorted([*_ALL_OVER, (b"fails", b"over")])
+
+
 @pytest.mark.promise("keyed-by-field")
 @pytest.mark.parametrize("waits_for", ["memory", "a retry"])
 def test_a_timer_for_now_waits_for_timers_of_its_time_of_an_earlier_bolt(
@@ -187,6 +200,13 @@ class _OnlyOver(Over):
     def process(self, given: Tuple, key: Key) -> Iterator[Any]:
         del given
         key.timer("over", at=self._at_ms)
+        yield from ()
+
+
+class _OverNow(Over):
+    def process(self, given: Tuple, key: Key) -> Iterator[Any]:
+        del given
+        key.timer("over", at=0)
         yield from ()
 
 
