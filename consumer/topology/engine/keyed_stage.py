@@ -79,7 +79,6 @@ class KeyedStageExecutor(Executor):
         self.keys: StepKeys = self._environment.keys
         self.keys.let_wait(waiting)
         self.keys.expires_by_calls = True
-        self.held: list[int] = []  # ids of timers that came back too early
         self._component = component
         self._store = self._topology.components[component].key_store
         self._hold_of_others = hold
@@ -240,7 +239,6 @@ class KeyedStageExecutor(Executor):
             self._trace.received(sent, made)
         if self._is_early(root.order) and not is_replayed:
             self._trees.hold(root)
-            self.held.append(root.id)
             return
         entry = self.keys.entry(self._store, place.key)
         if not is_set(place, entry) and not is_replayed:

@@ -221,7 +221,6 @@ class TaskResult:
     not_tried: tuple[int, int] | None = None
     # timers of these bolts that wait, with the ids of their roots
     waiting_timers: Sequence[tuple[int, TimerPlace]] = ()
-    held_timers: Sequence[int] = ()  # ids of those that came back too early
     next_timer_ms: int | None = None  # when the next timer of a key is due; None without any
     # event times up to which it has closed windows before their time, by bolt
     closed_ms: Mapping[str, int] = field(default_factory=dict)

@@ -45,7 +45,7 @@ class Calls(NamedTuple):
     keys: Any  # a number for each key
     numbers: Any  # the number of each call
     turns: Any  # those of timers; `_NO_TIMER` for other roots
-    came_back: Any  # ids of the roots of timers that waited, and came back too early
+    timers: Any  # ids of the roots of the bolt's timers that were called, or came back
     stage: int  # the number of the bolt's stage
     delay_ms: int  # see `Topology.delay_ms`
 
@@ -74,14 +74,15 @@ def timers_of(calls: Sequence[Calls]) -> dict[int, tuple[int, Any]]:
     """Return by stage its delay, and the ids of all timers of its bolt that were due."""
     found: dict[int, tuple[int, Any]] = {}
     for one in calls:
-        _, before = found.get(one.stage, (0, one.came_back))
-        own = np.unique(np.concatenate([before, one.came_back, one.roots[one.turns > _NO_TIMER]]))
-        found[one.stage] = one.delay_ms, own
+        _, before = found.get(one.stage, (0, one.timers[:0]))
+        found[one.stage] = one.delay_ms, np.concatenate([before, one.timers])
     return found
 
 
 def holds_of(calls: Sequence[Calls], waiting: Any, turns: Any) -> dict[int, int]:
     """Return by stage the first turn of what waits: later timers are not called.
+
+    Timers of later stages hold none: nothing of them comes here.
 
     Args:
         calls: The calls of all stages.
@@ -89,10 +90,11 @@ def holds_of(calls: Sequence[Calls], waiting: Any, turns: Any) -> dict[int, int]
         turns: Their turns.
     """
     found = {}
-    for stage, (delay_ms, timers) in timers_of(calls).items():
+    for stage, (delay_ms, timers) in sorted(timers_of(calls).items(), reverse=True):
         are_own = np.isin(waiting, timers)
         if len(waiting):
             found[stage] = int(np.where(are_own, turns, first_turn(turns, delay_ms)).min())
+        waiting, turns = waiting[~are_own], turns[~are_own]
     return found
 
 
@@ -104,7 +106,6 @@ class CallsTask:
     log: Handle
     stage: int
     delay_ms: int
-    came_back: Sequence[int]
 
     def __call__(self) -> Calls:
         log = self.batch.read_key_log(self.log)
@@ -123,8 +124,8 @@ class CallsTask:
         roots, numbers_of_keys, calls, turns = (
             np.array(one, kind) for one, kind in zip(columns, kinds, strict=True)
         )
-        came_back = np.array(self.came_back, np.uint64)
-        return Calls(roots, numbers_of_keys, calls, turns, came_back, self.stage, self.delay_ms)
+        timers = np.array([*log.timers], np.uint64)
+        return Calls(roots, numbers_of_keys, calls, turns, timers, self.stage, self.delay_ms)
 
 
 @dataclass(frozen=True, slots=True)

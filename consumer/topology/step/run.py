@@ -616,7 +616,6 @@ class StepRun:
                 one.key_log,
                 stage.number,
                 batch.topology.delay_ms(stage.components[0]),
-                one.held_timers,
             )
             for (stage, _), one in zip(batch.plan.places, results, strict=True)
             if stage.number and one.key_log is not None and len(ids)

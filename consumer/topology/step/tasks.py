@@ -464,7 +464,6 @@ class StageTask:
         }
         if batch.transaction is None and (log.left or log.images or log.timers):
             result.key_log = batch.write_key_log(log)
-        result.held_timers = executor.held
         waiting = executor.waiting_keys
         next_ms = executor.keys.next_timer_ms(waiting)
         result.next_timer_ms = batch.delayed_ms(self.stage, next_ms)
