@@ -154,18 +154,22 @@ async def test_a_journal_is_let_go_although_its_disk_fails_at_close(
 
 @pytest.fixture
 def full_disk(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[int]]:
-    """Let the disk be full while the list has something."""
+    """Let the disk be full while the list has something, and see that it was."""
     is_full: list[int] = []
+    refused = 0
     append = disk._RealFile.append
 
     def append_or_fail(file: disk._RealFile, buffers: Any) -> None:
+        nonlocal refused
         if is_full:
+            refused += 1
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
         append(file, buffers)
 
     monkeypatch.setattr(disk._RealFile, "append", append_or_fail)
     yield is_full
     is_full.clear()
+    assert refused
 
 
 @pytest.mark.promise("in-not-persisted")

@@ -32,9 +32,19 @@ def fails_once() -> Iterator[set[tuple[str, str]]]:
 
 
 @pytest.fixture
-def little_memory(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Leave room for the keys of four timers in a step."""
+def little_memory(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Leave room for the keys of four timers in a step, which is cut where there are more."""
     monkeypatch.setattr(keyed, "_MOST_TIMERS_BYTES", 3 * keyed._KEY_BYTES)
+    cuts: set[bool] = set()
+    take_in = keyed.StepKeys._take_in
+
+    def take_in_and_look(keys: keyed.StepKeys, *arguments: Any) -> None:
+        take_in(keys, *arguments)
+        cuts.add(keys.is_cut)
+
+    monkeypatch.setattr(keyed.StepKeys, "_take_in", take_in_and_look)
+    yield
+    assert True in cuts, "no step was cut"
 
 
 def _may_fail(where: str, user: str, attempt: int) -> None:
