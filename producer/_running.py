@@ -291,17 +291,12 @@ class RunningProducer:
         If this call is cancelled, it sets them at once. The journal is closed in any case.
         """
         self._hold_nobody()
-        try:
+        async with contextlib.AsyncExitStack() as ends:
+            # Each comes although one below it fails or is cancelled.
+            ends.push_async_callback(self.rounds.close)
+            ends.callback(self._abandon, "the producer was closed")
+            ends.push_async_callback(self._end_tasks)
             await self._wait_for_answers(hurry, last_s)
-        finally:
-            self._routes.stop()
-            try:
-                await asyncio.wait(self.halt())
-            finally:
-                try:
-                    self._abandon("the producer was closed")
-                finally:
-                    await self.rounds.close()
         self.unheard.tell()
 
     async def _wait_for_answers(self, hurry: asyncio.Event, last_s: float) -> None:
@@ -338,6 +333,10 @@ class RunningProducer:
             journal=None if self._journal is None else self._journal.statistics(),
             quota=None if self.quota is None else self.quota.statistics(accumulator.routes),
         )
+
+    async def _end_tasks(self) -> None:
+        self._routes.stop()
+        await asyncio.wait(self.halt())
 
     def halt(self) -> list[asyncio.Task[None]]:
         """Cancel all tasks without setting outcomes: what remains is for the journal."""
