@@ -12,35 +12,23 @@ from __future__ import annotations
 
 import json
 import sys
-import time
 from typing import Final
 
 from pyspark.sql import functions as F  # noqa: N812 - the name everyone gives it
 
+from benchmarks.peers import spark_kafka
 from sequitur.pipelines.session import build_session
 
 WINDOW_S: Final = 1
 _SCHEMA: Final = "hostname string, cpu int, usage double, occurred_at long"
-_STATE_STORE: Final = "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider"
-_OPTIONS: Final = {
-    "spark.driver.memory": "4g",
-    "spark.sql.streaming.stateStore.providerClass": _STATE_STORE,
-    "spark.sql.streaming.stateStore.rocksdb.changelogCheckpointing.enabled": "true",
-}
 
 
 def main() -> None:
     """Run the query on what is in its topic now."""
     brokers, source, sink, folder, delay_s = sys.argv[1:]
-    spark = build_session("spark native", options=_OPTIONS)
+    spark = build_session("spark native", options=spark_kafka.SESSION_OPTIONS)
     arrived = (
-        spark.readStream.format("kafka")
-        .option("kafka.bootstrap.servers", brokers)
-        .option("subscribe", source)
-        .option("startingOffsets", "earliest")
-        .option("maxOffsetsPerTrigger", 500_000)
-        .option("kafka.max.poll.records", 10_000)
-        .load()
+        spark_kafka.arrived(spark, brokers, source)
         .select("key", "value", F.from_json(F.col("value").cast("string"), _SCHEMA).alias("event"))
         .withColumn("at", F.timestamp_millis("event.occurred_at"))
         .withWatermark("at", f"{delay_s} seconds")
@@ -52,21 +40,8 @@ def main() -> None:
         .select("key", F.explode("rows").alias("row"))
         .select("key", "row.value")
     )
-    ready_s = time.monotonic()
-    query = (
-        ordered.writeStream.format("kafka")
-        .option("kafka.bootstrap.servers", brokers)
-        .option("topic", sink)
-        .option("kafka.linger.ms", 5)
-        .option("kafka.batch.size", 256 << 10)
-        .option("kafka.compression.type", "lz4")
-        .option("checkpointLocation", folder)
-        .trigger(availableNow=True)
-        .start()
-    )
-    query.awaitTermination()
-    ended_s = time.monotonic()
-    print(json.dumps({"seconds": ended_s - ready_s}))
+    _, seconds = spark_kafka.run(ordered, brokers, sink, folder)
+    print(json.dumps({"seconds": seconds}))
 
 
 if __name__ == "__main__":

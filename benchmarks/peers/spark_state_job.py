@@ -16,13 +16,13 @@ from __future__ import annotations
 import json
 import os
 import sys
-import time
 from typing import TYPE_CHECKING, Any, Final
 
 from pyspark.sql import Row
 from pyspark.sql import functions as F  # noqa: N812 - the name everyone gives it
 from pyspark.sql.streaming.stateful_processor import StatefulProcessor
 
+from benchmarks.peers import spark_kafka
 from sequitur.pipelines.session import build_session
 
 if TYPE_CHECKING:
@@ -31,14 +31,10 @@ if TYPE_CHECKING:
     import pandas as pd
     from pyspark.sql.streaming.stateful_processor import StatefulProcessorHandle
 
-_STATE_STORE: Final = "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider"
-_BATCH: Final = 500_000
 _OPTIONS: Final = {
-    "spark.driver.memory": "4g",
+    **spark_kafka.SESSION_OPTIONS,
     "spark.sql.shuffle.partitions": str(os.cpu_count()),
     "spark.sql.streaming.numRecentProgressUpdates": "10000",
-    "spark.sql.streaming.stateStore.providerClass": _STATE_STORE,
-    "spark.sql.streaming.stateStore.rocksdb.changelogCheckpointing.enabled": "true",
 }
 
 
@@ -119,13 +115,7 @@ def main() -> None:
     spark = build_session("spark state", options=_OPTIONS)
     text = F.col("value").cast("string")
     arrived = (
-        spark.readStream.format("kafka")
-        .option("kafka.bootstrap.servers", brokers)
-        .option("subscribe", source)
-        .option("startingOffsets", "earliest")
-        .option("maxOffsetsPerTrigger", _BATCH)
-        .option("kafka.max.poll.records", 10_000)
-        .load()
+        spark_kafka.arrived(spark, brokers, source)
         .select("key", "value", F.get_json_object(text, "$.occurred_at").alias("occurred_at"))
         .withColumn("occurred_at", F.col("occurred_at").cast("long"))
         .withColumn("at", F.timestamp_millis("occurred_at"))
@@ -139,20 +129,7 @@ def main() -> None:
         if kind == "pandas"
         else keys.transformWithState(CountRows(**given), *shape)
     )
-    ready_s = time.monotonic()
-    query = (
-        counted.writeStream.format("kafka")
-        .option("kafka.bootstrap.servers", brokers)
-        .option("topic", sink)
-        .option("kafka.linger.ms", 5)
-        .option("kafka.batch.size", 256 << 10)
-        .option("kafka.compression.type", "lz4")
-        .option("checkpointLocation", folder)
-        .trigger(availableNow=True)
-        .start()
-    )
-    query.awaitTermination()
-    seconds = time.monotonic() - ready_s
+    query, seconds = spark_kafka.run(counted, brokers, sink, folder)
     dropped = sum(
         operator["numRowsDroppedByWatermark"]
         for progress in query.recentProgress
