@@ -25,7 +25,7 @@ from sequitur.consumer.topology.engine.task_output import TaskOutput
 from sequitur.pipelines.topology.batch import FileBatch
 from sequitur.pipelines.topology.key_files import KeyFiles
 from tests.support.examples import examples
-from tests.support.step_runs import StepRuns, event
+from tests.support.step_runs import NoTrace, StepRuns, each_of, event
 from tests.support.topology_pairs import settings as settings_of
 
 if TYPE_CHECKING:
@@ -39,13 +39,6 @@ _MANY: Final = 150
 _FIELDS: Final = ("key", "part", "said")
 _calls: Final[list[Any]] = []
 """What each call was given and found, in order."""
-
-
-class _Trace:
-    """Takes every step of a tree, and keeps none."""
-
-    def __getattr__(self, name: str) -> Any:
-        return lambda *_: None
 
 
 class Does(KeyedBolt):
@@ -83,12 +76,6 @@ class Does(KeyedBolt):
         return _WAYS[how if attempt <= times else "yield"](key, said)
 
 
-def _each(*values: Any, error: BaseException | None = None) -> Iterator[Any]:
-    yield from values
-    if error is not None:
-        raise error
-
-
 def _raise(error: BaseException) -> None:
     raise error
 
@@ -107,22 +94,22 @@ def _in_the_middle(key: Key, said: Any) -> Iterator[Any]:
 
 
 _WAYS: Final[Mapping[str, Callable[[Key, Any], Any]]] = {
-    "yield": lambda key, said: _each((key.value, 0, said)),
-    "two": lambda key, said: _each((key.value, 0, said), (key.value, 1, said)),
-    "many": lambda key, said: _each(*((key.value, part, said) for part in range(_MANY))),
+    "yield": lambda key, said: each_of((key.value, 0, said)),
+    "two": lambda key, said: each_of((key.value, 0, said), (key.value, 1, said)),
+    "many": lambda key, said: each_of(*((key.value, part, said) for part in range(_MANY))),
     "middle": _in_the_middle,
     "list": lambda key, said: [(key.value, 0, said)],
-    "field": lambda key, said: _each({"key": key.value, "part": 0, "said": said}),
-    "side": lambda key, said: _each(To("side", (key.value, 0, said))),
+    "field": lambda key, said: each_of({"key": key.value, "part": 0, "said": said}),
+    "side": lambda key, said: each_of(To("side", (key.value, 0, said))),
     "awaited": lambda key, said: _awaited((key.value, 0, said)),
     "nothing": lambda *_: None,
-    "none": lambda *_: _each(),
-    "narrow": lambda key, said: _each((key.value, 0, said), (key.value,)),
+    "none": lambda *_: each_of(),
+    "narrow": lambda key, said: each_of((key.value, 0, said), (key.value,)),
     "tuple": lambda key, said: (key.value, 0, said),
     "raise": lambda *_: _raise(ValueError("now")),
-    "raise after": lambda key, said: _each((key.value, 0, said), error=ValueError("after")),
-    "exit": lambda key, said: _each((key.value, 0, said), error=SystemExit(3)),
-    "unwritable": lambda key, said: _each((key.value, float("nan"), said)),
+    "raise after": lambda key, said: each_of((key.value, 0, said), error=ValueError("after")),
+    "exit": lambda key, said: each_of((key.value, 0, said), error=SystemExit(3)),
+    "unwritable": lambda key, said: each_of((key.value, float("nan"), said)),
 }
 _DO: Final[Mapping[str, Callable[[Key, int, int, Any], Any]]] = {
     "count": lambda key, number, *_: setattr(key, "state", (key.state or 0) + number),
@@ -322,7 +309,7 @@ _LOCAL: Final = {"is_far": False, "beside": False, "is_read_twice": False, "by_f
 
 
 def _long(patched: pytest.MonkeyPatch) -> None:
-    patched.setattr(FileBatch, "trace", _Trace())
+    patched.setattr(FileBatch, "trace", NoTrace())
     patched.setattr(KeyedExecutor, "feed", _feed_and_look(KeyedExecutor.feed))
 
 

@@ -21,7 +21,7 @@ from sequitur.consumer.topology.engine.runner import Runner
 from sequitur.consumer.topology.engine.task_output import SpoutOutput
 from sequitur.pipelines.topology.batch import FileBatch
 from tests.support.examples import examples
-from tests.support.step_runs import StepRuns, event
+from tests.support.step_runs import NoTrace, StepRuns, each_of, event
 from tests.support.topology_pairs import settings as settings_of
 
 if TYPE_CHECKING:
@@ -43,13 +43,6 @@ _calls: Final[list[tuple[str, int, int, int]]] = []
 """Bolt, number of the event, attempt and part of each call, in order."""
 
 
-class _Trace:
-    """Takes every step of a tree, and keeps none."""
-
-    def __getattr__(self, name: str) -> Any:
-        return lambda *_: None
-
-
 def _do(name: str, given: Tuple, key: Any, said: dict[str, Any], part: int) -> Any:
     """Do to a tuple what its event says."""
     _calls.append((name, said["number"], given.attempt, part))
@@ -58,30 +51,24 @@ def _do(name: str, given: Tuple, key: Any, said: dict[str, Any], part: int) -> A
     if given.attempt > times:
         how = "yield"
     ways: Mapping[str, Any] = {
-        "yield": lambda: _each((key, value, part)),
-        "two": lambda: _each((key, value, part), (key, value, part + 1)),
-        "many": lambda: _each(*((key, value, part + one) for one in range(_MANY))),
+        "yield": lambda: each_of((key, value, part)),
+        "two": lambda: each_of((key, value, part), (key, value, part + 1)),
+        "many": lambda: each_of(*((key, value, part + one) for one in range(_MANY))),
         "list": lambda: [(key, value, part)],
-        "field": lambda: _each({"key": key, "value": value, "part": part}),
-        "text": lambda: _each((key, value.decode(), part)),
+        "field": lambda: each_of({"key": key, "value": value, "part": part}),
+        "text": lambda: each_of((key, value.decode(), part)),
         "other": lambda: iter([[key, value, part]]),
         "nothing": lambda: None,
-        "none": _each,
-        "narrow": lambda: _each((key, value, part), (key,)),
+        "none": each_of,
+        "narrow": lambda: each_of((key, value, part), (key,)),
         "tuple": lambda: (key, value, part),
-        "raise": lambda: _each(error=ValueError(how)),
-        "raise after": lambda: _each((key, value, part), error=ValueError(how)),
-        "exit": lambda: _each((key, value, part), error=SystemExit(3)),
-        "large": lambda: _each((key, value + bytes(2 << 20), part)),
-        "unwritable": lambda: _each((key, float("nan"), part)),
+        "raise": lambda: each_of(error=ValueError(how)),
+        "raise after": lambda: each_of((key, value, part), error=ValueError(how)),
+        "exit": lambda: each_of((key, value, part), error=SystemExit(3)),
+        "large": lambda: each_of((key, value + bytes(2 << 20), part)),
+        "unwritable": lambda: each_of((key, float("nan"), part)),
     }
     return ways[how]()
-
-
-def _each(*values: Any, error: BaseException | None = None) -> Iterator[Any]:
-    yield from values
-    if error is not None:
-        raise error
 
 
 @bolt(fields=("key", "value", "part"))
@@ -210,7 +197,7 @@ def test_the_short_ways_change_nothing(
     events = _events(batches)
     short = _went(events, given)
     with pytest.MonkeyPatch.context() as patched:
-        patched.setattr(FileBatch, "trace", _Trace())
+        patched.setattr(FileBatch, "trace", NoTrace())
         assert _went(events, given) == short
 
 
@@ -233,6 +220,6 @@ def test_only_a_trace_keeps_a_chain_off_the_short_ways() -> None:
         assert sorted(set(taken)) == ["_short_run", "_short_way"]
         assert taken.count("_short_run") == 3 * taken.count("_short_way")
         taken.clear()
-        patched.setattr(FileBatch, "trace", _Trace())
+        patched.setattr(FileBatch, "trace", NoTrace())
         _went(_events([[(b"a", _plain())]]), {})
         assert not taken

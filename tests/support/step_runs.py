@@ -33,7 +33,7 @@ from sequitur.pipelines.workers import ThisProcess
 from tests.support.values import replace
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
     from pathlib import Path
 
     from sequitur.consumer.topology import Topology
@@ -320,3 +320,17 @@ def event(
     number: int, value: bytes = b"v", *, key: bytes | None = None, partition: int = 0
 ) -> EventValues:
     return EventValues(key, value, (), number, "in", partition, number, number)
+
+
+class NoTrace:
+    """Takes every step of a tree, and keeps none: it keeps a run off the executor's short ways."""
+
+    def __getattr__(self, name: str) -> Any:
+        return lambda *_: None
+
+
+def each_of(*values: Any, error: BaseException | None = None) -> Iterator[Any]:
+    """Yield values, then raise an error."""
+    yield from values
+    if error is not None:
+        raise error
