@@ -215,7 +215,7 @@ async def test_without_an_answer_the_broker_of_the_batch_decides(
     """It takes or halves a batch; but for a partition that is not known there is none."""
     wire.max_bytes = 2_000
     async with make_producer(
-        compression="none", delivery_timeout=timedelta(milliseconds=100)
+        compression="none", delivery_timeout=timedelta(milliseconds=500)
     ) as producer:
         await producer.partitions_for("t")
         await _let_a_while_pass(monkeypatch)

@@ -177,7 +177,7 @@ async def test_an_event_whose_mark_found_no_room_may_be_in_the_log_later(
     wire: FakeWire, make: MakeProducer, full_disk: list[int]
 ) -> None:
     """It expires while the disk is full: the next start sends it all the same."""
-    producer = make(delivery_timeout=timedelta(milliseconds=300))
+    producer = make(delivery_timeout=timedelta(milliseconds=500))
     await producer.start()
     await (await producer.send("t", b"0"))
     wire.reachable = wire.connected = False
@@ -281,4 +281,4 @@ async def test_a_thread_that_is_late_appends_nothing_behind_the_last_marks(
         await producer.close(timedelta(milliseconds=1))
         outcome = await delivery
     await _check_free(wire, make)
-    assert isinstance(outcome, NotPersisted) == (values_of(wire) == [b"0", b"again"])
+    assert isinstance(outcome, NotPersisted) == (bytes(40_000) not in values_of(wire))

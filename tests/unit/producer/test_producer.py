@@ -182,7 +182,7 @@ async def test_a_missing_topic_is_created_if_that_is_wanted(wire: FakeWire) -> N
 async def test_a_topic_that_is_not_there_is_told(wire: FakeWire) -> None:
     """After delivery_timeout, and without waiting for any other topic."""
     del wire
-    async with make_producer(delivery_timeout=timedelta(milliseconds=50)) as producer:
+    async with make_producer(delivery_timeout=timedelta(milliseconds=500)) as producer:
         outcome = await (await producer.send("missing", b"1"))
         assert outcome == NotPersisted("topic missing is not there")
         assert await (await producer.send("t", b"1")) == InLog(0, 0)
@@ -248,7 +248,7 @@ async def test_no_room_in_time_is_told(wire: FakeWire) -> None:
 @pytest.mark.promise("in-kafka-away-longer")
 async def test_a_batch_that_was_never_sent_expires_as_not_persisted(wire: FakeWire) -> None:
     """It surely is not in the log, and the reason says what was in the way."""
-    async with make_producer(delivery_timeout=timedelta(milliseconds=50)) as producer:
+    async with make_producer(delivery_timeout=timedelta(milliseconds=500)) as producer:
         wire.reachable = wire.connected = False
         outcome = await (await producer.send("t", b"1"))
         assert isinstance(outcome, NotPersisted)
@@ -262,7 +262,7 @@ async def test_a_batch_that_was_never_sent_expires_as_not_persisted(wire: FakeWi
 async def test_a_batch_without_an_answer_expires_as_possibly_persisted(wire: FakeWire) -> None:
     """It was sent; and when the broker is back, what follows is in order and once."""
     wire.fault = scripted(LOST)
-    async with make_producer(delivery_timeout=timedelta(milliseconds=50)) as producer:
+    async with make_producer(delivery_timeout=timedelta(milliseconds=500)) as producer:
         wire.fault = scripted(LOST)
         delivery = await producer.send("t", b"1")
         await wire.broken.wait()
