@@ -155,5 +155,7 @@ def test_the_figures_are_for_people() -> None:
     assert _HOLD.figures == expected
     bare = BacklogState(issued_ms=0, valid_for_ms=0, backlog_bytes=7, limit_bytes=5)
     assert bare.figures == "the backlog is over its quota: 7 bytes of at most 5 bytes"
+    units = replace(bare, backlog_bytes=1 << 10, limit_bytes=1023)
+    assert units.figures == "the backlog is over its quota: 1 KiB of at most 1023 bytes"
     bare = BacklogState(issued_ms=0, valid_for_ms=0)
     assert bare.figures == "the backlog is over its quota: no figures given"

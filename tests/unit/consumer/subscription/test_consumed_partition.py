@@ -7,7 +7,12 @@ import pytest
 
 from sequitur.consumer.subscription.counted_sizes import CountedSizes
 from sequitur.consumer.subscription.cursor import Cursor, CursorIdentity
-from sequitur.consumer.subscription.partitions import WORTH_A_SEEK, ConsumedPartition
+from sequitur.consumer.subscription.partitions import (
+    WORTH_A_SEEK,
+    ConsumedPartition,
+    PartitionCursor,
+)
+from sequitur.consumer.subscription.redeliveries import Redeliveries, RedeliverySpan
 from sequitur.errors import AckBeyondEndError, MarkDeleteBackError
 from tests.support.cursors import state_of
 
@@ -205,3 +210,19 @@ def test_a_short_span_is_read_over() -> None:
     part.know_end(WORTH_A_SEEK + 1)
     part.cursor.ack_range(1, WORTH_A_SEEK + 1, end=WORTH_A_SEEK + 1)
     assert part.pass_acked(1) == WORTH_A_SEEK + 1
+
+
+def test_how_often_messages_were_delivered_is_kept_with_the_cursor() -> None:
+    """In this life those that are out, and in the former ones those that were not read since."""
+    earlier = Redeliveries((RedeliverySpan(2, 9, 3),))
+    part = ConsumedPartition(Cursor(IDENTITY), CountedSizes(), redeliveries=earlier, end=20)
+    part.read(0, range(5), 5)
+    part.ack([0])
+    kept = part.copy(Redeliveries((RedeliverySpan(0, 5, 1),)))
+    assert kept.redeliveries.spans == ((1, 5, 1), (5, 9, 3))
+    assert part.copy().redeliveries.spans == ((5, 9, 3),)
+
+
+def test_sizes_of_a_new_cursor_begin_where_it_does() -> None:
+    held = PartitionCursor.begin(IDENTITY, 7)
+    assert (held.cursor.committed_offset, held.sizes) == (7, CountedSizes(7))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from sequitur.consumer.subscription.backlog_quota import PartitionBacklog, TopicBacklog
 from sequitur.consumer.subscription.cursor import Cursor, CursorIdentity
-from sequitur.consumer.subscription.detection import Finding, FindingKind, detect, near_deletion
+from sequitur.consumer.subscription.detection import Finding, detect, near_deletion
 from sequitur.consumer.subscription.policies import DetectionThresholds
 from tests.support.values import replace
 
@@ -39,12 +39,30 @@ def test_a_slow_subscription_by_number_and_by_age() -> None:
     cursors = [_cursor(acked=400)]
     by_number, by_age = DetectionThresholds(600, 0, 0, 0, 0), DetectionThresholds(0, 30, 0, 0, 0)
     (one,) = _found(cursors, by_number, age_s=29)
-    assert one.kind is FindingKind.SLOW_SUBSCRIPTION
-    assert one.to_document()["msgBacklog"] == 600
+    assert one.to_document() == {
+        "kind": "slow subscription",
+        "topic": "orders",
+        "subscription": "sub1",
+        "message": "600 messages are unacked, the oldest for at least 29 s; 0 of 1 partitions have "
+        "caught up",
+        "msgBacklog": 600,
+        "age_s": 29,
+        "partitionsBehind": [0],
+    }
     assert not _found([_cursor(acked=401)], by_number)
     assert [found.kind for found in _found(cursors, by_age, age_s=30)] == [one.kind]
     assert not _found(cursors, by_age, age_s=29)
     assert not _found(cursors, _OFF, age_s=29)
+    assert _found([_cursor(acked=999)], DetectionThresholds(1, 0, 0, 0, 0))
+    assert _found(cursors, DetectionThresholds(0, 1, 0, 0, 0), age_s=1)
+
+
+def test_another_subscription_is_judged_by_itself() -> None:
+    """One that has nothing here is not slow, however old the backlog of others is."""
+    part = PartitionBacklog("sub2", "orders", 0, 0, 9, 9, size_bytes=9, oldest_ms=0)
+    backlog = TopicBacklog("orders", (part,))
+    thresholds = DetectionThresholds(1, 1, 1, 0.5, 1)
+    assert detect(backlog, [_cursor()], thresholds, subscription="sub1", now_ms=_NOW_MS) == []
 
 
 def test_999_of_1000_partitions_have_caught_up() -> None:
@@ -62,10 +80,20 @@ def test_an_ack_hole_is_a_long_way_with_little_that_is_not_acked() -> None:
     cursor = _cursor(acked=3)
     cursor.ack_range(4, 1_000, end=1_000)
     (one,) = _found([cursor], thresholds)
-    assert one.kind is FindingKind.ACK_HOLE
-    assert one.figures["position"] == "0:3"
-    assert one.figures["numberOfEntriesSinceFirstNotAckedMessage"] == 998
-    assert one.figures["unackedMessages"] == 1
+    assert one.to_document() == {
+        "kind": "ack hole",
+        "topic": "orders",
+        "subscription": "sub1",
+        "message": "0:3 is not acked, and of 998 messages since only 1 are not: `sequitur "
+        "retention run` keeps them all",
+        "position": "0:3",
+        "numberOfEntriesSinceFirstNotAckedMessage": 998,
+        "unackedMessages": 1,
+    }
+    assert not _found([cursor], DetectionThresholds(0, 0, 0, 0.1, 0))
+    cursor = _cursor(acked=2)
+    cursor.ack_range(3, 5, end=5)
+    assert _found([cursor], DetectionThresholds(0, 0, 4, 0.25, 0), end=5)
 
 
 def test_what_is_no_ack_hole() -> None:
@@ -87,9 +115,17 @@ def test_messages_that_are_out_are_limited() -> None:
     cursors = [_cursor(0, acked=100, read=400), _cursor(1, acked=100, read=200)]
     cursors[0].ack_range(200, 250, end=1_000)
     (one,) = _found(cursors, DetectionThresholds(0, 0, 0, 0, 350))
-    assert one.kind is FindingKind.UNACKED_LIMIT
-    assert one.figures == {"unackedMessages": 350, "limit": 350}
+    assert one.to_document() == {
+        "kind": "unacked messages",
+        "topic": "orders",
+        "subscription": "sub1",
+        "message": "350 messages were read and are not acked, of at most 350",
+        "unackedMessages": 350,
+        "limit": 350,
+    }
     assert not _found(cursors, DetectionThresholds(0, 0, 0, 0, 351))
+    assert not _found([_cursor()], DetectionThresholds(0, 0, 0, 0, 1))
+    assert _found([_cursor(read=1)], DetectionThresholds(0, 0, 0, 0, 1))
 
 
 def _near(
@@ -113,8 +149,19 @@ def test_what_is_past_half_of_a_topics_own_retention_is_told() -> None:
     assert not _near(age_s=9_000)
     assert not _near(age_s=30, time_ms=60_000, size_bytes=1_200)
     (by_age,) = _near(age_s=31, time_ms=60_000)
-    assert by_age.kind is FindingKind.NEAR_DELETION
-    assert "31,000 ms old of retention.ms = 60000" in by_age.sentence
+    about = {"kind": "near deletion", "topic": "orders", "subscription": "sub1"}
+    assert by_age.to_document() == {
+        **about,
+        "message": "the oldest message that is not acked is at least 31,000 ms old of "
+        "retention.ms = 60000: Kafka deletes messages then, acked or not",
+        "age_ms": 31_000,
+        "retention.ms": 60_000,
+    }
     (by_size,) = _near(age_s=31, size_bytes=1_199)
-    assert "600 bytes" in by_size.sentence
-    assert by_size.subscription == "sub1"
+    assert by_size.to_document() == {
+        **about,
+        "message": "partition 0 has 600 bytes from the first message that is not acked on of "
+        "retention.bytes = 1199: Kafka deletes messages then, acked or not",
+        "backlogSize": 600,
+        "retention.bytes": 1_199,
+    }

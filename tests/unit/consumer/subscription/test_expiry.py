@@ -10,9 +10,16 @@ from sequitur.consumer.subscription.expiry import (
     expired_before,
     is_pinned,
     is_unused,
+    limits_ms,
     ttl_cutoff_ms,
 )
-from sequitur.consumer.subscription.policies import TopicPolicies
+from sequitur.consumer.subscription.policies import (
+    BacklogPolicy,
+    BacklogQuota,
+    DetectionThresholds,
+    PoliciesInForce,
+    TopicPolicies,
+)
 from sequitur.consumer.subscription.registry import (
     Registry,
     SubscriptionRecord,
@@ -134,3 +141,14 @@ def test_a_connected_subscription_never_expires() -> None:
     assert not _is_unused(_RECORD, 0, now_ms=late_ms)
     own = replace(_RECORD, expiration_time_minutes=5)
     assert _is_unused(own, 0, now_ms=late_ms)
+
+
+@pytest.mark.parametrize("is_detected", [True, False])
+def test_the_times_that_messages_are_compared_with(*, is_detected: bool) -> None:
+    """Each policy has its own; those of diagnosis are left out where nothing is diagnosed."""
+    quota = BacklogQuota(limit_s=60, policy=BacklogPolicy.PRODUCER_EXCEPTION)
+    thresholds = DetectionThresholds(0, 5, 0, 0, 0)
+    policies = PoliciesInForce(message_ttl_s=100, backlog_quota=quota, thresholds=thresholds)
+    times = limits_ms(policies, now_ms=900_000, retention_ms=10_001, is_detected=is_detected)
+    assert times == {800_000, 840_000, 870_000} | ({895_001, 895_000} if is_detected else set())
+    assert {type(one) for one in times} == {int}

@@ -142,3 +142,25 @@ def test_what_makes_no_sense_is_refused(found: object) -> None:
     """Stops that do not ascend, sizes that are missing or negative, and other documents."""
     with pytest.raises(CursorDamagedError, match=r"cursor (cannot be read: .|make no sense$)"):
         CountedSizes.decode(msgspec.msgpack.encode(found))
+
+
+def test_unread_messages_are_as_large_as_the_mean_of_the_read_ones() -> None:
+    """They follow those that were read; of nothing that was read there is no mean."""
+    passed = _read([(10, 1_000)], begin=5).passed(22)
+    assert (passed.stop, passed.size_from(15)) == (22, 700)
+    uneven = _read([(3, 100)]).passed(5)
+    assert uneven.sizes == (100, 66)
+    assert type(uneven.sizes[-1]) is int
+    assert CountedSizes(5).passed(8) == CountedSizes(5, (8,), (0,))
+
+
+def test_what_was_not_counted_weighs_as_much_as_what_was() -> None:
+    """An offset weighs 1 where nothing was counted."""
+    sizes = _read([(10, 1_000), (10, 200)], begin=10)
+    assert sizes.weight(12, 20) == 800
+    assert sizes.weight(15, 25) == 600
+    assert sizes.weight(4, 15) == 6 * 60 + 500
+    assert sizes.weight(25, 40) == 100 + 10 * 60
+    assert (sizes.weight(15, 15), sizes.weight(15, 12)) == (0, 0)
+    nothing = CountedSizes(10)
+    assert [nothing.weight(12, stop) for stop in (20, 12, 10)] == [8, 0, 0]

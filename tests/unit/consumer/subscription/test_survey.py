@@ -200,6 +200,30 @@ def test_cursors_of_an_earlier_topic_are_left_alone() -> None:
     assert gone.settled_backlog("orders").parts == ()
 
 
+@pytest.mark.promise("sub-something-subscription-partition")
+def test_other_partitions_of_an_earlier_topic_go_on() -> None:
+    there = SourcePartition("orders", 1)
+    held = {one: PartitionCursor.begin(CursorIdentity("sub1", *one), 20) for one in (_HERE, there)}
+    logs = dict.fromkeys(held, Log(20, 100, 800))
+    survey = Survey(5_000, Registry({"sub1": _RECORD}), frozenset(), logs)
+    survey = survey.with_held("sub1", held, epoch=2)
+    gone = replace(survey, of_gone_logs=frozenset({("sub1", _HERE)}))
+    (due,) = due_acks(gone, _RECORD, Cuts(alive_from=dict.fromkeys(held, 60)))
+    assert (due.partition, due.messages) == (1, 40)
+    settled = gone.settled_backlog("orders")
+    assert (settled.topic, [one.partition for one in settled.parts]) == ("orders", [1])
+
+
+def test_first_messages_are_those_of_the_named_subscriptions() -> None:
+    """One that has acked all has none."""
+    other = replace(_RECORD, name="sub2")
+    registry = Registry({"sub1": _RECORD, "sub2": other})
+    survey = replace(_survey(_held((0, 30))), registry=registry)
+    assert survey.places() == {_HERE: {20, 30}}
+    assert survey.places(["sub1"]) == {_HERE: {30}}
+    assert _survey(_held((0, 100))).places() == {_HERE: set()}
+
+
 def test_an_empty_partition_has_a_backlog_of_0_bytes() -> None:
     """Retention has deleted everything, and Kafka keeps an empty file."""
     for log in (Log(0, 0, 0), Log(100, 100, 70)):

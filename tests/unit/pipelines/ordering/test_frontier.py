@@ -78,6 +78,7 @@ def test_partition_is_idle_after_the_timeout_of_the_settings() -> None:
         clock = frontier.looked_at(clock, {A: 5, B: 5}, {A: 5, B: 5}, now_ms, {A: 9_000})
         reached[now_ms] = frontier.advance(clock, None, now_ms, []).frontier_ms
     assert tick_ms(_settings(idle_timeout="4 s")) == 1_000
+    assert tick_ms(_settings(idle_timeout="1.001 s")) == 250
     assert reached == {60_000: -1, 61_000: -1, 62_000: -1, 107_000: 8_000, 107_001: 8_000}
     assert clock.partitions[B].silent_ms == 1_000 + 1_000 + 2_000 + 1
 
@@ -162,3 +163,46 @@ def test_partition_whose_leader_does_not_answer_is_not_looked_at() -> None:
     new = SourcePartition("readings", 2)
     clock = frontier.looked_at(clock, {new: 0}, {}, 60_000)
     assert not frontier.advance(clock, None, 60_000, ()).partitions[new].was_idle
+
+
+def test_what_is_known_of_the_end_stays_where_it_was_not_asked() -> None:
+    """Some rows were read up to 7; the partition had 9."""
+    clock = EventClock().observe(A, max_event_time_ms=9_000, position=5, high_watermark=9, now_ms=0)
+    clock = _frontier().looked_at(clock, {A: 7}, {}, 1_000, {A: 9_500})
+    assert (clock.partitions[A].position, clock.partitions[A].high_watermark) == (7, 9)
+
+
+def test_a_partition_is_named_until_it_has_caught_up() -> None:
+    """It is not named anew while the frontier goes on without it."""
+    outages = _Outages()
+    frontier, clock = _frontier(outages, max_held_bytes=100), _clock(9_000, 5_000)
+    for reached_ms in (7_000, 8_000):
+        moved = frontier.advance(clock, None, 0, [_run(101, reached_ms)])
+        assert moved.frontier_ms == reached_ms
+        clock = replace(clock, frontier_ms=reached_ms)
+    assert len(outages.told) == 1
+
+
+def test_a_partition_that_was_idle_is_named_when_too_much_is_held_for_it() -> None:
+    """It is behind the frontier, as one that was named is."""
+    outages = _Outages()
+    frontier = _frontier(outages, max_held_bytes=100, idle_timeout="1 s")
+    clock = _clock(9_000, 5_000)
+    for now_ms in range(0, 10_000, 500):
+        clock = frontier.looked_at(clock, {A: 5, B: 5}, {A: 5, B: 5}, now_ms)
+        clock = frontier.advance(clock, None, now_ms, ())
+    assert clock.frontier_ms == 9_000
+    assert clock.partitions[B].was_idle
+    clock = frontier.looked_at(clock, {A: 6, B: 6}, {A: 6, B: 6}, now_ms, {A: 20_000, B: 5_500})
+    clock = frontier.advance(clock, None, now_ms, [_run(101, 15_000)])
+    assert clock.partitions[B].was_overruled
+    (told,) = outages.told
+    assert "held for partitions readings/1: the frontier" in told
+
+
+@pytest.mark.parametrize(("is_bounded", "silent_ms"), [(True, 100_000), (False, 0)])
+def test_time_before_the_first_look_is_silence_in_a_bounded_run(
+    is_bounded: bool, silent_ms: int
+) -> None:
+    clock = _frontier(is_bounded=is_bounded).looked_at(_clock(9_000, None), {B: 5}, {B: 5}, 100_000)
+    assert clock.partitions[B].silent_ms == silent_ms

@@ -21,6 +21,7 @@ def _runs(count: int, *, rows: int = 10, size_bytes: int = 100) -> list[Run]:
     (_runs(FOLD_LIMITS.runs), True),
     (_runs(2, rows=FOLD_LIMITS.rows // 2 - 1), False),
     (_runs(2, rows=FOLD_LIMITS.rows // 2), True),
+    ([Run(step, FOLD_LIMITS.rows // 2 - 1, 5, 9, behind=1) for step in range(2)], True),
     (_runs(2, size_bytes=FOLD_LIMITS.size_bytes // 2 - 1), False),
     (_runs(2, size_bytes=FOLD_LIMITS.size_bytes // 2), True),
     ([], False),

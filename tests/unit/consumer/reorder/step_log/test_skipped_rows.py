@@ -2,20 +2,18 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from sequitur.base.stored import dump, load
+from sequitur.consumer.reorder import LatePolicy
 from sequitur.consumer.reorder.clock import EventClock
+from sequitur.consumer.reorder.sorted_run import Run
 from sequitur.consumer.reorder.step_log import StepDone, StepEntry, StepKind, Totals, finish
 from sequitur.errors import ConservationError
 from sequitur.kafka.partition import SourcePartition
-
-if TYPE_CHECKING:
-    from sequitur.consumer.reorder.sorted_run import Run
+from tests.support.values import replace
 
 _COUNTS = st.integers(0, 1 << 40)
 _TOTALS = st.builds(
@@ -59,6 +57,19 @@ def test_skipped_rows_are_accounted_for_when_a_step_is_done() -> None:
     done = finish(_entry(skipped=3), released=4, late=1, quarantined=2)
     assert (done.totals.skipped, done.totals.released, done.totals.held) == (3, 4, 0)
     assert load(StepDone, dump(done)) == done
+
+
+@pytest.mark.parametrize("rescued", [None, 2])
+def test_rows_behind_the_frontier_come_out_at_once(rescued: int | None) -> None:
+    """The late row, and those that were rescued; the other seven are held."""
+    entry = replace(
+        _entry(skipped=0, runs=(Run(0, 7, 1, 2),)), late_policy=LatePolicy.EMIT, rescued=rescued
+    )
+    least = 1 + (rescued or 0)
+    done = finish(entry, released=least, late=0, quarantined=2)
+    assert (done.totals.late, done.totals.released) == (1, rescued or 0)
+    with pytest.raises(ConservationError, match=f"{least} rows older than the frontier"):
+        finish(entry, released=least - 1, late=0, quarantined=2)
 
 
 @pytest.mark.parametrize("released", [3, 5])

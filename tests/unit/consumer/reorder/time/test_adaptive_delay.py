@@ -195,3 +195,27 @@ def test_foreign_document_is_refused(document: dict[str, Any]) -> None:
     """What another format learned is not guessed at."""
     with pytest.raises(StateFormatError, match="this version reads 1"):
         load(LearnedDelays, document)
+
+
+def test_what_is_known_of_partitions_adds_up() -> None:
+    one = LatenessHistogram(70, 8, 3, 5.5, 1.25, {3: 2.5, 9: 1.0})
+    two = LatenessHistogram(60, 4, 1, 2.5, 0.5, {3: 0.25, 11: 4.0})
+    both = LatenessHistogram(70, 12, 4, 8.0, 1.75, {3: 2.75, 9: 1.0, 11: 4.0})
+    assert one.plus(two) == two.plus(one) == both
+
+
+def test_weights_decay_by_event_time() -> None:
+    """By half at most, and from the first step on: nothing is forgotten of nothing."""
+    before = LatenessHistogram(1_000, 8, 3, 5.0, 1.0, {3: 3.0})
+    step = StepLateness(rows=4, late=2, behind={3: 1, 9: 2})
+    after = before.learn(step, reached_ms=9_000, half_life_ms=100, is_backlog=False)
+    assert after == LatenessHistogram(9_000, 12, 5, 6.5, 2.5, {3: 2.5, 9: 2.0})
+    first = LatenessHistogram().learn(step, reached_ms=9_000, half_life_ms=100, is_backlog=False)
+    assert first == LatenessHistogram(9_000, 4, 2, 4.0, 2.0, {3: 1.0, 9: 2.0})
+
+
+def test_a_delay_that_just_covers_a_bin_waits_for_it() -> None:
+    """Rows of the bin above it are beyond help."""
+    policy = replace(POLICY, min_ms=1, max_ms=512)
+    for number, delay_ms in ((lateness_bin(512), 512), (lateness_bin(513), 1)):
+        assert LatenessHistogram(rows=100, behind={number: 50.0}).delay_ms(policy) == delay_ms
