@@ -70,8 +70,17 @@ def test_older_is_what_lies_before_the_first_that_is_not(
     assert log.older(offsets, *times) == expected
 
 
+def test_of_several_times_the_least_counts() -> None:
+    assert _Log({0: 1, 20: 5, 25: 9}).older({0}, 5, 9) == {0: 5}
+
+
+def test_places_before_offsets_without_a_message_are_asked_for() -> None:
+    """From 10 on the first message is no older than the time, as none from 6 to 24 is there."""
+    assert _Log({5: 1, 25: 9}).older({2, 3, 10}, 9) == {2: 9, 3: 9}
+
+
 @pytest.mark.promise("sub-timestamps-topic-order")
-@given(st.lists(st.integers(0, 20), min_size=1), st.integers(0, 21))
+@given(st.lists(st.integers(0, 20), min_size=1, max_size=_END), st.integers(0, 21))
 def test_in_the_order_of_time_it_is_all_that_is_older(stamps: list[int], time_ms: int) -> None:
     """And the timestamp of one message is read, however many places there are."""
     stamps.sort()

@@ -295,6 +295,7 @@ def test_a_renewed_identity_is_not_confirmed() -> None:
     for slot in (first, second):
         sequencer.on_answer(slot, Answer.OUT_OF_ORDER)
     sequencer.renew(NEXT)
+    assert sequencer.identity == NEXT
     sequencer.sent(first)
     assert sequencer.next_to_send() is None
     sequencer.on_answer(first, Answer.PERSISTED)

@@ -7,7 +7,7 @@ import pytest
 from sequitur.kafka.error_codes import Answer
 from sequitur.kafka.identity import Identity
 from sequitur.kafka.record_format import MAX_SEQUENCE
-from sequitur.producer.delivery.sequencer import Sequencer, Verdict
+from sequitur.producer.delivery.sequencer import Doubt, Sequencer, Verdict
 from tests.support.sequencers import ID, NEXT, in_a_next_life, recovered, wants
 
 
@@ -60,8 +60,10 @@ def test_a_former_life_is_asked_for_again_after_a_long_silence() -> None:
 def test_a_former_life_that_nobody_can_tell_of_is_sent_again() -> None:
     """The broker's memory is trusted then."""
     sequencer, slots = recovered("a")
+    assert slots[0].doubt is Doubt.POSSIBLE
     sequencer.trust()
     assert sequencer.unknown is False
+    assert slots[0].doubt is Doubt.ASKED
     assert sequencer.next_to_send() is slots[0]
     assert slots[0].possibly_appended
 
