@@ -292,7 +292,7 @@ class RunningProducer:
         """
         self._hold_nobody()
         async with contextlib.AsyncExitStack() as ends:
-            # Each comes although one below it fails or is cancelled.
+            # From the last to the first, each although one before it fails or is cancelled.
             ends.push_async_callback(self.rounds.close)
             ends.callback(self._abandon, "the producer was closed")
             ends.push_async_callback(self._end_tasks)
