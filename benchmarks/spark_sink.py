@@ -22,6 +22,7 @@ from confluent_kafka.cimpl import NewTopic
 from pyspark.sql import functions as F  # noqa: N812 - the name everyone gives it
 
 from benchmarks.broker import bench_broker
+from benchmarks.peers import spark_kafka
 from benchmarks.reorder import OUTPUT, Bench
 from benchmarks.reorder_check import read_written
 from benchmarks.reorder_input import PARTITIONS, Workload
@@ -39,35 +40,16 @@ _AT_ONCE: Final = 250_000
 
 
 def _arrived(spark: SparkSession, brokers: str) -> DataFrame:
-    return (
-        spark.readStream.format("kafka")
-        .option("kafka.bootstrap.servers", brokers)
-        .option("subscribe", _TOPIC)
-        .option("startingOffsets", "earliest")
-        .option("maxOffsetsPerTrigger", _AT_ONCE)
-        .option("kafka.max.poll.records", 10_000)
-        .load()
-        .select(
-            "key",
-            "value",
-            F.get_json_object(F.col("value").cast("string"), "$.occurred_at").alias("at"),
-        )
+    return spark_kafka.arrived(spark, brokers, _TOPIC, at_once=_AT_ONCE).select(
+        "key",
+        "value",
+        F.get_json_object(F.col("value").cast("string"), "$.occurred_at").alias("at"),
     )
 
 
 def _plain(rows: DataFrame, brokers: str, topic: str, folder: str) -> StreamingQuery:
-    return (
-        rows.select("key", "value")
-        .writeStream.format("kafka")
-        .option("kafka.bootstrap.servers", brokers)
-        .option("topic", topic)
-        .option("kafka.linger.ms", 5)
-        .option("kafka.batch.size", 256 << 10)
-        .option("kafka.compression.type", "lz4")
-        .option("checkpointLocation", f"{folder}/spark")
-        .trigger(availableNow=True)
-        .start()
-    )
+    rows = rows.select("key", "value")
+    return spark_kafka.start(rows, brokers, topic, f"{folder}/spark")
 
 
 def _exactly_once(*order: str) -> Callable[[DataFrame, str, str, str], StreamingQuery]:

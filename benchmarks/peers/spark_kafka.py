@@ -1,4 +1,4 @@
-"""How Spark's own jobs read from Kafka what is there now, and write to it, in all benchmarks."""
+"""How Spark's own jobs read from Kafka what is there now, and write to it, in benchmarks."""
 
 from __future__ import annotations
 
@@ -18,23 +18,22 @@ SESSION_OPTIONS: Final[dict[str, str]] = {
 """With them a session has room, and keeps state in RocksDB."""
 
 
-def arrived(spark: SparkSession, brokers: str, topic: str) -> DataFrame:
-    """Return the rows of a topic from its first offset on."""
+def arrived(spark: SparkSession, brokers: str, topic: str, *, at_once: int = 500_000) -> DataFrame:
+    """Return the rows of a topic from its first offset on, so many in a batch."""
     return (
         spark.readStream.format("kafka")
         .option("kafka.bootstrap.servers", brokers)
         .option("subscribe", topic)
         .option("startingOffsets", "earliest")
-        .option("maxOffsetsPerTrigger", 500_000)
+        .option("maxOffsetsPerTrigger", at_once)
         .option("kafka.max.poll.records", 10_000)
         .load()
     )
 
 
-def run(rows: DataFrame, brokers: str, topic: str, folder: str) -> tuple[StreamingQuery, float]:
-    """Write rows to a topic until no more are there; return the query, and its seconds."""
-    begun_s = time.monotonic()
-    query = (
+def start(rows: DataFrame, brokers: str, topic: str, folder: str) -> StreamingQuery:
+    """Begin to write rows to a topic until no more are there."""
+    return (
         rows.writeStream.format("kafka")
         .option("kafka.bootstrap.servers", brokers)
         .option("topic", topic)
@@ -45,5 +44,11 @@ def run(rows: DataFrame, brokers: str, topic: str, folder: str) -> tuple[Streami
         .trigger(availableNow=True)
         .start()
     )
+
+
+def run(rows: DataFrame, brokers: str, topic: str, folder: str) -> tuple[StreamingQuery, float]:
+    """Write rows to a topic until no more are there; return the query, and its seconds."""
+    begun_s = time.monotonic()
+    query = start(rows, brokers, topic, folder)
     query.awaitTermination()
     return query, time.monotonic() - begun_s
