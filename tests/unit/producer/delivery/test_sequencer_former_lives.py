@@ -60,10 +60,10 @@ def test_a_former_life_is_asked_for_again_after_a_long_silence() -> None:
 def test_a_former_life_that_nobody_can_tell_of_is_sent_again() -> None:
     """The broker's memory is trusted then."""
     sequencer, slots = recovered("a")
-    assert slots[0].doubt is Doubt.POSSIBLE
+    doubts = [slots[0].doubt]
     sequencer.trust()
     assert sequencer.unknown is False
-    assert slots[0].doubt is Doubt.ASKED
+    assert [*doubts, slots[0].doubt] == [Doubt.POSSIBLE, Doubt.ASKED]
     assert sequencer.next_to_send() is slots[0]
     assert slots[0].possibly_appended
 
