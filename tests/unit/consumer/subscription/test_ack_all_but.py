@@ -34,6 +34,15 @@ def test_what_goes_out_later_is_acked_later() -> None:
     cursor.ack_all_but(_held(3, 7), end=10)
     assert cursor.ack_all_but(_held(7, 11), end=12) == 2
     assert (cursor.mark_delete, list(cursor.acked_ranges())) == (6, [(8, 11)])
+    assert (cursor.counts.consumed, cursor.counts.absent) == (10, 0)
+
+
+def test_what_is_held_on_stays_unacked() -> None:
+    """The first offset that is not acked is held still, and so is all of a next step."""
+    cursor = Cursor(IDENTITY)
+    cursor.ack_all_but(_held(3), end=10)
+    assert cursor.ack_all_but(_held(3, 10), end=11) == 0
+    assert (cursor.mark_delete, list(cursor.acked_ranges())) == (2, [(4, 10)])
 
 
 def test_what_was_deleted_unread_is_counted_as_lost_step_by_step() -> None:

@@ -97,6 +97,16 @@ def test_bytes_are_counted_once() -> None:
     assert again.sizes == CountedSizes(5, (6,), (50 * 2,))
 
 
+def test_bytes_of_what_is_half_new_are_counted_by_its_share() -> None:
+    """A fetch that an earlier life saw the begin of: whole bytes, and none without a size."""
+    part = ConsumedPartition(Cursor(IDENTITY), CountedSizes(0, (2,), (7,)), end=3)
+    part.read(0, range(3), 100)
+    part.read(3, range(3, 5))
+    part.count_sizes()
+    assert part.sizes == CountedSizes(0, (2, 5), (7, 33))
+    assert all(isinstance(one, int) for one in part.sizes.sizes)
+
+
 def test_a_refused_ack_changes_nothing() -> None:
     """A repeated ack is counted."""
     part = ConsumedPartition.begin(IDENTITY, 0)
@@ -162,8 +172,17 @@ def test_cumulative_ack_of_what_was_passed_over_acks_nothing() -> None:
     assert part.cursor.counts.repeated == 2
     assert part.ack_cumulative(14) == 5
     assert part.ack_cumulative(3) == 0
+    for acked in (10, 12):
+        with pytest.raises(MarkDeleteBackError):
+            part.ack_cumulative(acked)
+
+
+def test_cumulative_ack_goes_back_where_nothing_was_passed_over() -> None:
+    part = ConsumedPartition.begin(IDENTITY, 0)
+    part.know_end(20)
+    part.ack_cumulative(9)
     with pytest.raises(MarkDeleteBackError):
-        part.ack_cumulative(12)
+        part.ack_cumulative(0)
 
 
 @pytest.mark.promise("sub-deleted-then-passed-over")

@@ -88,6 +88,7 @@ def test_what_was_deleted_counts_as_lost_when_it_is_passed_over(
     assert (cursor.counts.lost, cursor.counts.consumed - 2) == (lost, consumed)
     assert cursor.committed_offset == max(stop, 5)
     assert cursor.pass_over(stop, start=start, end=END, keeps_read=keeps_read) == 0
+    assert cursor.counts.repeated == 0
 
 
 def test_a_cumulative_ack_into_a_range_moves_to_its_end() -> None:

@@ -199,6 +199,19 @@ def test_every_changed_byte_of_a_chunk_is_refused() -> None:
                 read_stored(pieces.metadata, [wrong, *rest], IDENTITY, offset=0)
 
 
+def test_what_is_wrong_with_a_whole_cursor_is_told() -> None:
+    """No text of base64; or one that decodes alike, but that nobody wrote."""
+    text = pieces_of(_cursor(60), generation=7).metadata
+    head, _, data = text.rpartition(" ")
+    for wrong in (f"{head} {data[:9]}.{data[9:]}", f"{head} {data[:-1]}"):
+        with pytest.raises(
+            CursorDamagedError, match=r"^the metadata of a cursor is not in base64$"
+        ):
+            read_stored(wrong, [], IDENTITY, offset=0)
+    with pytest.raises(CursorDamagedError, match=r"^the metadata of a cursor was changed$"):
+        read_stored(text.replace("/1 ", "/01 "), [], IDENTITY, offset=0)
+
+
 @pytest.mark.parametrize("text", ["", "committed by hand", '{"offset": 3}', "sequitur-cursor/"])
 def test_metadata_of_others_is_refused(text: str) -> None:
     """Such as what a tool leaves when it sets the offset."""

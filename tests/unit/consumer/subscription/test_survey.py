@@ -60,6 +60,13 @@ def test_a_subscription_without_cursor_has_acked_nothing_that_is_there() -> None
     assert (part.first_unacked, part.messages, part.size_bytes) == (20, 80, 800)
 
 
+def test_a_topic_without_logs_has_no_partitions() -> None:
+    """As one that was deleted when its subscription was made: it has no backlog either."""
+    survey = _survey()
+    assert survey.partitions("gone") == []
+    assert survey.backlog("gone").parts == ()
+
+
 def test_acks_of_an_epoch_that_is_over_do_not_count() -> None:
     """A reset is under way: nothing is deleted by them, and nothing is acked meanwhile."""
     survey = _survey(_held((0, 100)), epoch=1)

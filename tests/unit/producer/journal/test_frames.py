@@ -166,11 +166,13 @@ def test_each_flipped_byte_of_a_synced_journal_is_damage_or_the_torn_last_round(
             assert len(scan.damages) == 1
             if at < PREAMBLE_LENGTH:
                 assert scan.damages[0].offset == 0
+                assert scan.damages[0].lost == f"the preamble ({PREAMBLE_LENGTH} bytes)"
                 assert whole.frames == scan.frames
             else:
                 hit = next(placed for placed in whole.frames if placed.at <= at < placed.end)
                 good = [placed for placed in whole.frames if placed != hit]
                 assert (hit.at, hit.length) == (scan.damages[0].offset, scan.damages[0].length)
+                assert scan.damages[0].lost.startswith(f"{hit.length} bytes unreadable (")
                 assert good == list(scan.frames)
                 assert scan.damages[0].resumes_at == hit.end
 
@@ -209,6 +211,27 @@ def test_a_flip_in_a_round_never_known_to_be_synced_is_damage_too() -> None:
         assert [damage.frames_after for damage in scan.damages] == [2]
 
 
+def test_a_flip_in_whole_sectors_never_known_to_be_synced_is_damage_too() -> None:
+    """Sectors that were written are no hole, also where all their bytes are alike."""
+    data = segment([HEAD], [batch(0, body=b"X" * 2000)], [batch(10)])
+    broken = data[:1024] + b"x" + data[1025:]
+    scan = scan_segment(broken, _SEGMENT, newest=True)
+    assert scan.torn is None
+    assert [damage.frames_after for damage in scan.damages] == [1]
+
+
+def test_a_hole_up_to_the_next_frame_is_a_torn_tail() -> None:
+    """The last sector of a bad frame counts, too, where the next one begins with its own."""
+    ends = [len(segment([HEAD], [batch(0, body=b"x" * size)])) for size in (2000, 2512)]
+    body = b"x" * (2000 + -ends[0] % 512)
+    assert ends[1] - ends[0] == 512  # a byte more of the body is one more of the segment
+    data = segment([HEAD], [batch(0, body=body)], [batch(10)])
+    start, end = (placed.at for placed in scan_segment(data, _SEGMENT, newest=True).frames[1:])
+    assert end % 512 == 0
+    scan = scan_segment(data[: end - 512] + bytes(512) + data[end:], _SEGMENT, newest=True)
+    assert scan.torn == TornTail(_SEGMENT, start, len(data) - start, 1)
+
+
 def test_a_hole_in_rounds_never_synced_is_a_torn_tail() -> None:
     """A page that was never written reads as zeros; what follows it was never synced either."""
     data = segment([HEAD], [batch(0, body=b"x" * 2000)], [batch(10)])
@@ -235,6 +258,7 @@ def test_bytes_taken_out_or_put_in_are_damage(newest: bool) -> None:
         "7 bytes missing": data[: ends[1] + 40] + data[ends[1] + 47 :],
         f"{ends[2] - ends[1]} bytes missing": data[: ends[1]] + data[ends[2] :],
         "3 bytes inserted": data[: ends[1]] + b"abc" + data[ends[1] :],
+        "1 bytes inserted": data[: ends[1]] + b"a" + data[ends[1] :],
     }
     for lost, broken in cases.items():
         scan = scan_segment(broken, _SEGMENT, newest=newest)

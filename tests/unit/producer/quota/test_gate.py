@@ -127,15 +127,20 @@ async def test_a_wait_has_an_end(rig: _Rig) -> None:
     assert isinstance(refused.value, RetriableError)
     assert not other.done()
     assert (rig.gate.statistics("t").held, rig.gate.statistics("t").refused) == (2, 1)
+    with pytest.raises(BacklogQuotaError):
+        await rig.send(2, wait_s=0.001)
+    assert (rig.gate.statistics("t").held, rig.gate.statistics("t").refused) == (3, 2)
     other.cancel()
 
 
 async def test_the_policy_of_exceptions_refuses_at_once(rig: _Rig) -> None:
     """Nobody is held, and it ends with the record."""
     rig.gate.take(_record("producer_exception"))
-    with pytest.raises(BacklogQuotaError, match=r"takes no events \(producer_exception\)"):
-        await rig.send(0)
-    assert (rig.gate.statistics("t").held, rig.gate.statistics("t").refused) == (0, 1)
+    for refused in (1, 2):
+        with pytest.raises(BacklogQuotaError, match=r"takes no events \(producer_exception\)"):
+            await rig.send(0)
+        found = rig.gate.statistics("t")
+        assert (found.held, found.refused) == (0, refused)
     rig.gate.take(_LIFTED)
     await rig.send(1)
     assert rig.passed == [1]
@@ -170,6 +175,7 @@ async def test_a_closed_gate_holds_nobody(rig: _Rig) -> None:
     rig.gate.close()
     results = await asyncio.gather(*tasks, return_exceptions=True)
     assert [type(result) for result in results] == [RetriableError, RetriableError, type(None)]
+    assert str(results[0]) == "the producer was closed"
     assert not rig.passed
 
 
@@ -194,7 +200,9 @@ async def test_a_wait_is_logged_once_until_it_is_over(rig: _Rig) -> None:
                 with pytest.raises(BacklogQuotaError):
                     await rig.send(0, wait_s=0.001)
             rig.gate.take(_LIFTED)
-    assert [line["event"] for line in logs] == ["sends wait for a backlog"] * 2
+    told = [(line["event"], line["topic"], line["reason"]) for line in logs]
+    figures = "the backlog is over its quota: 12 bytes of at most 10 bytes"
+    assert told == [("sends wait for a backlog", "t", figures)] * 2
 
 
 async def test_what_is_blocked_is_said_with_the_figures(rig: _Rig) -> None:

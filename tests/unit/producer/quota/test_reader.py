@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import struct
+from datetime import timedelta
 from random import Random
 from typing import TYPE_CHECKING, Any
 
@@ -145,25 +146,61 @@ async def test_without_the_right_to_read_it_says_so_once(rig: _Rig) -> None:
         await rig.until(lambda: rig.wire.attempts > 3)
         rig.wire.unauthorized = False
         await rig.until(lambda: rig.gate.limits("t"))
-    told = [(line["log_level"], line["event"]) for line in logs]
+    told = [(line["log_level"], line["event"], line.get("reason")) for line in logs]
     assert told == [
-        ("warning", "backlog quotas cannot be read"),
-        ("info", "backlog quotas are read"),
+        ("warning", "backlog quotas cannot be read", f"topic {_TOPIC}: no right to read it"),
+        ("info", "backlog quotas are read", None),
     ]
+    assert {line["topic"] for line in logs} == {_TOPIC}
+
+
+async def test_without_the_topic_nothing_is_told(rig: _Rig) -> None:
+    """There is none before somebody sets a quota."""
+    rig.wire.id = None
+    with capture_logs() as logs:
+        rig.reader.start()
+        await rig.until(lambda: rig.wire.attempts)
+        await asyncio.sleep(0.01)
+    assert not logs
+
+
+async def test_its_connections_are_the_producers_by_settings_and_rights(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    made: list[tuple[Any, ...]] = []
+    monkeypatch.setattr(
+        "sequitur.producer.quota.Wire", lambda *given, **by: made.append((given, by))
+    )
+    kafka = KafkaSettings(bootstrap_servers="unused:1")
+    token: Any = object()
+    gate = QuotaGate(lambda: 0)
+    ControlReader(kafka, gate, client_id="test", random=Random(1), token_provider=token)
+    ((given, by),) = made
+    assert given == (kafka,)
+    assert (by["client_id"], by["token_provider"]) == ("test", token)
+    assert timedelta(0) < by["request_timeout"] < timedelta(seconds=10)
 
 
 @pytest.mark.promise("in-whoever-checks-quotas")
 @pytest.mark.parametrize(
-    "error", [RetriableError("away"), FatalError("no"), RuntimeError("a mistake of ours")]
+    ("error", "level", "reason"),
+    [
+        (RetriableError("away"), "info", "away"),
+        (FatalError("no"), "warning", "no"),
+        (RuntimeError("a mistake of ours"), "warning", "RuntimeError('a mistake of ours')"),
+    ],
 )
-async def test_no_error_stops_it(rig: _Rig, error: Exception) -> None:
+async def test_no_error_stops_it(rig: _Rig, error: Exception, level: str, reason: str) -> None:
     """It tries again, and reads on where it was; what it knows counts meanwhile."""
     rig.write("a")
     rig.reader.start()
     await rig.until(lambda: rig.gate.limits("a"))
-    rig.wire.errors = [error, error]
-    await rig.until(lambda: not rig.wire.errors)
-    assert rig.gate.limits("a")
+    with capture_logs() as logs:
+        rig.wire.errors = [error, error]
+        await rig.until(lambda: not rig.wire.errors)
+        assert rig.gate.limits("a")
+        await rig.until(lambda: logs)
+    assert (logs[0]["log_level"], logs[0]["reason"]) == (level, reason)
     rig.wire.fetched.clear()
     rig.write("b")
     await rig.until(lambda: rig.gate.limits("b"))
