@@ -375,13 +375,15 @@ class Key:
             at: When it is due, event time in epoch ms.
 
         Raises:
-            KeyedStateError: The key would keep more than `max_bytes`.
+            KeyedStateError: The name is no text, `at` is no time, or the key would keep more than
+                `max_bytes`.
             TimerLoopError: A thousand timers in a row were due as soon as they were set.
         """
         self.check_call()
-        if not _is_text(name) or not _is_time(at):
+        if not _is_text(name) or name.startswith("\0") or not _is_time(at):
             raise KeyedStateError(
-                f"timer({name!r:.100}, at={at!r:.100}): the name is text, and `at` an int in ms"
+                f"timer({name!r:.100}, at={at!r:.100}): the name is text that does not begin with "
+                "NUL, and `at` an int in ms"
             )
         entry, by, now_ms = self.entry, self._timer, self._anchor.event_time_ms
         time_ms, follows, row = at, False, 0

@@ -135,6 +135,11 @@ def no_number(_: Any, key: Key) -> None:
 
 
 @_call
+def nul(_: Any, key: Key) -> None:
+    key.timer("\0expiry", at=1_000)
+
+
+@_call
 def kept_key(_: Any, key: Key) -> None:
     _KEPT.append(key)
 
@@ -211,7 +216,8 @@ def test_a_job_warns_of_a_state_that_is_changed_in_place_by_a_call_that_counts(
     [
         ("wrong_type", "Expected `int`, got `str`"),
         ("too_large", "would keep 10485"),
-        ("no_number", "the name is text, and `at` an int in ms"),
+        ("no_number", "the name is text that does not begin with NUL, and `at` an int in ms"),
+        ("nul", "the name is text that does not begin with NUL, and `at` an int in ms"),
         ("of_another_call", "is of a call that is over"),
     ],
 )
