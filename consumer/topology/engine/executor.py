@@ -426,7 +426,9 @@ class Executor:
         self._topology, self._placement, self._trace = topology, placement, trace
         # In a batch without events, unanchored tuples get a placeholder event of the batch's time.
         no_event = self._no_event(start.moment.now_ms)
-        self._trees = TreeTracker(rules, no_event, dead_block=topology.is_keyed)
+        self._trees = TreeTracker(
+            rules, no_event, dead_block=topology.is_keyed, keepers=topology.stores_by_field
+        )
         self._environment = environment = Environment(
             topology,
             placement,
@@ -472,9 +474,9 @@ class Executor:
         return self._environment.user_code
 
     @property
-    def oldest(self) -> int | None:
-        """The first turn of what is known to wait; None without any."""
-        return self._trees.oldest
+    def waits(self) -> Mapping[str, int]:
+        """The first turn of what is known to wait, by `keeper_of`."""
+        return self._trees.waits
 
     @property
     def has_to_blame(self) -> bool:

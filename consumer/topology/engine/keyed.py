@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import heapq
 import itertools
-import zlib
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from functools import partial
@@ -31,6 +30,7 @@ from sequitur.consumer.topology.settling.root import (
     AFTER_EVENTS,
     BEFORE_EVENTS,
     TimerPlace,
+    hash_of,
     turn_of,
 )
 from sequitur.errors import KeyedStateError
@@ -143,6 +143,13 @@ class KeyLog(NamedTuple):
     left_entries: dict[tuple[str, bytes], dict[bytes, bytes | None]]
     late: list[tuple[int, str]]  # ids of roots that were late for a window, and of which bolt
     timers: dict[int, TimerPlace]  # those by a field that were called or came back, by root
+    killers: list[TimerPlace]  # those by the events' key that were given up without a call
+    # the turn of the first tuple by a field that was left to the next step; None: none was
+    first_left: int | None = None
+
+    @classmethod
+    def empty(cls) -> KeyLog:
+        return cls([], {}, {}, {}, {}, [], {}, [])
 
     def late_for_window(self, unfinished: Collection[int]) -> dict[str, int]:
         """Count by bolt the events that were late for a window, without those not done."""
@@ -162,6 +169,8 @@ class KeyLog(NamedTuple):
                 for place in entries.keys() - undone[where]:
                     self.left_entries[where][place] = entries[place]
                 undone[where].update(entries)
+        for timer in self.killers:  # they have no image
+            self.drop(timer)
         return set(undone)
 
     def undo_calls(self, mark: int) -> None:
@@ -240,18 +249,20 @@ class StepKeys:
         self.await_key: Callable[[bytes], bool] | None = None
         # whether state expires in a call, which may have to be undone, as that of a timer
         self.expires_by_calls = False
-        self.log = KeyLog([], {}, {}, {}, {}, [], {})
+        self.log = KeyLog.empty()
         # timers that wait as events do: they are not called otherwise
         self.waiting: set[TimerPlace] = set()
         # their keys, with the bolts: memory has room for them, as it has for those of events
         self._waiting_keys: set[tuple[str, bytes]] = set()
         self.images_bytes = 0  # about how much the images of keys by a field take
         self._timers_bytes = 0  # about how much the keys take that were read for timers
+        # and how much entries of maps and lists that timers by the events' key have changed
+        self._changed_bytes = 0
         # whether further timers, and what comes after them, are left to the next step
         self.is_cut = False
-        # time, topic and key of the first timer that memory has no room for: it stays set, and so
-        # do those behind it
-        self._cut: tuple[int, str, bytes] = _EVER_MS, "", b""
+        # time, topic, key and bolt of the first timer that memory has no room for: it stays set,
+        # and so do those behind it
+        self._cut: tuple[int, str, bytes, str] = _EVER_MS, "", b"", ""
         self._stores = stores
         self._reached_ms = reached_ms
         here = () if reached_ms is None else draining
@@ -276,7 +287,7 @@ class StepKeys:
 
     def close(self) -> None:
         """Let go of all keys. The bolts that a process keeps between steps refer to them."""
-        self.log = KeyLog([], {}, {}, {}, {}, [], {})
+        self.log = KeyLog.empty()
         self._read, self.coming, self._of_stores = {}, [], {}
         for store in self._stores.values():
             if isinstance(store, SharedStore):
@@ -376,10 +387,13 @@ class StepKeys:
             if due.name is None and due.number == _TO_ADD:
                 self._take_in(due, blocked)
                 continue
-            if key in blocked or self.is_behind_cut(due.time_ms, due.topic, key):
+            if key in blocked or self.is_behind_cut(due.time_ms, due.topic, key, component):
                 continue
             if due.name is None and not self.expires_by_calls:
                 self._expire(due)
+                continue
+            if self._changed_bytes > _MOST_TIMERS_BYTES:
+                self.is_cut, self._cut = True, (due.time_ms, due.topic, key, component)
                 continue
             place = place_of(due)
             if self.waiting and place in self.waiting:
@@ -390,14 +404,24 @@ class StepKeys:
                     self.closed_ms[component] = due.time_ms
                 yield place, due.time_ms if due.name is None else entry.timers[due.name].at_ms
 
-    def is_behind_cut(self, time_ms: int, topic: str, key: bytes) -> bool:
-        """Return whether a timer of a key is left to the next step."""
-        return (time_ms, topic, key) >= self._cut
+    def is_behind_cut(self, time_ms: int, topic: str, key: bytes, component: str) -> bool:
+        """Return whether a timer of a bolt's key is left to the next step."""
+        return (time_ms, topic, key, component) >= self._cut
 
     def drop(self, place: TimerPlace) -> None:
         """Unset a timer that is given up, unless the state of its bolt is dropped."""
         if place.component in self._stores:
             self.log.drop(place, self.entry(place.component, place.key))
+
+    def count_changed(self, entries: Mapping[bytes, bytes | None]) -> None:
+        """Count what a timer has put into its key's map and list, and what stood there."""
+        was = self.log.images[-1].entries
+        self._changed_bytes += sum(len(one or b"") for one in (*entries.values(), *was.values()))
+
+    def drop_killer(self, place: TimerPlace) -> None:
+        """Unset a timer that kills its process, whatever is undone of its key."""
+        self.log.killers.append(place)
+        self.drop(place)
 
     @property
     def rest(self) -> tuple[int, str] | None:
@@ -500,7 +524,7 @@ class StepKeys:
             heapq.heappush(self.coming, due._replace(topic=AFTER_EVENTS))
             return
         if self._timers_bytes > _MOST_TIMERS_BYTES:
-            self.is_cut, self._cut = True, (time_ms, due.topic, key)
+            self.is_cut, self._cut = True, (time_ms, due.topic, key, component)
             return
         if is_next:
             self._add_next(component)
@@ -512,8 +536,14 @@ class StepKeys:
             if times:
                 heapq.heappush(self.coming, due._replace(time_ms=min(times)))
             return
-        if key not in blocked and (component, key) not in self._waiting_keys:
+        where = component, key
+        # Keys with calls are in memory anyway. They do not count: their timers may be undone with
+        # these calls, and a step must not end with nothing done.
+        if key not in blocked and where not in self._waiting_keys and where not in self.log.left:
             self._timers_bytes += _KEY_BYTES + len(entry.state or b"")
+            expires_ms = entry.more.expires_ms
+            if expires_ms is not None and expires_ms <= reached_ms:
+                self._timers_bytes += entry.more.bytes
         self._add(component, key, entry, EMPTY)
 
     def _add(self, component: str, key: bytes, entry: Entry, before: Entry) -> None:
@@ -522,7 +552,7 @@ class StepKeys:
         for name, one in entry.timers.items():
             if one.time_ms <= until_ms and known.get(name) is not one:
                 topic = AFTER_EVENTS if one.follows else BEFORE_EVENTS
-                order = one.time_ms, topic, _hash(component, key), one.number
+                order = one.time_ms, topic, hash_of(component, key), one.number
                 heapq.heappush(self.coming, DueTimer(*order, key, component, name))
         expires_ms, reached_ms = entry.more.expires_ms, self._reached_ms
         assert reached_ms is not None
@@ -539,7 +569,7 @@ _EVER_MS: Final = (1 << 63) - 1
 
 def place_of(due: DueTimer) -> TimerPlace:
     if due.name is None:  # before the timers of its time
-        order = due.time_ms, BEFORE_EVENTS, _hash(due.component, due.key), -1
+        order = due.time_ms, BEFORE_EVENTS, hash_of(due.component, due.key), -1
         return TimerPlace(due.component, due.key, EXPIRY, order)
     return TimerPlace(due.component, due.key, due.name, due[:4])
 
@@ -559,11 +589,6 @@ def is_current(place: TimerPlace, timers: Mapping[str, SetTimer]) -> bool:
     topic = AFTER_EVENTS if one.follows else BEFORE_EVENTS
     time_ms, at_topic, _, number = place.order
     return (one.time_ms, topic, one.number) == (time_ms, at_topic, number)
-
-
-def _hash(component: str, key: bytes) -> int:
-    """Return a hash of a bolt and a key, the same in each process; 31 bits."""
-    return zlib.crc32(key, zlib.crc32(component.encode())) & 0x7FFFFFFF
 
 
 class _Kind(NamedTuple):
@@ -710,6 +735,8 @@ class KeyedRunner(Runner):
         if entry is not key.before or entries or entry.more.expires_ms is not None:
             root, before = given.root.id, key.before
             self._keys.replace(root, self._store, key.stored, before, entry, entries)
+            if entries and given.declared is TIMER:
+                self._keys.count_changed(entries)
 
     def _key_in(self, given: TrackedTuple) -> tuple[bytes, Any]:
         """Return the key of a tuple as it is stored, and its value."""

@@ -85,7 +85,7 @@ class KeyedExecutor(Executor):
             self._calls.before(event[0], event[3:7], self.call_timers)
         else:
             self.call_timers(event[3:7])
-        if self.keys.is_behind_cut(event[3], event[4], event[0]):
+        if self.keys.is_behind_cut(event[3], event[4], event[0], place.component):
             self._leave(root, event)
             return
         if not self._begins(root, event):
@@ -117,7 +117,7 @@ class KeyedExecutor(Executor):
             if self._killers and (place.component, place.key, place.order) in self._killers:
                 self._made += 1
                 self.killed.append((place, at_ms))
-                self.keys.drop(place)
+                self.keys.drop_killer(place)
                 continue
             event = place.event(at_ms)
             root = Root(OF_BATCH | next(numbers), event)

@@ -31,10 +31,10 @@ from sequitur.consumer.topology.settling.root import (
     Root,
     TimerPlace,
     behind_turn,
-    first_turn,
     least,
     turn_of,
 )
+from sequitur.consumer.topology.settling.timer_holds import TimerHolds
 from sequitur.errors import EmitError
 
 if TYPE_CHECKING:
@@ -82,9 +82,8 @@ class KeyedStageExecutor(Executor):
         self._component = component
         self._store = self._topology.components[component].key_store
         self._hold_of_others = hold
-        self._delay_ms = self._topology.delay_ms(component)
+        self._holds = TimerHolds.of(self._topology, component)
         self._timers: dict[int, Root] = {}
-        self._trees.own_timers = self._timers
         self._killers = frozenset(killers)
         self._tell = tell
         self._runner: Any = self._runners[component, self._placement.number]
@@ -100,10 +99,7 @@ class KeyedStageExecutor(Executor):
     @property
     def hold(self) -> int | None:
         """The first turn of all that is known to wait by now: no later timer is called."""
-        others = self._trees.oldest_other
-        if others is not None:
-            others = first_turn(others, self._delay_ms)
-        return least(self._hold_of_others, others, self._trees.oldest_own)
+        return least(self._hold_of_others, self._holds.first(self._trees.waits))
 
     def loaded(
         self, tuples: Iterator[tuple[str, Sent, int]], known: Collection[int]
@@ -129,6 +125,9 @@ class KeyedStageExecutor(Executor):
         else:
             self.call_timers(order_of(sent))
         if self._is_left(sent):
+            log = self.keys.log
+            if log.first_left is None and sent.stream != OF_TIMERS:
+                self.keys.log = log._replace(first_left=turn_of(order_of(sent)[0]))
             for root, _ in sent.trees:
                 if root.is_tracked:
                     self._trees.hold(self._received.setdefault(root.id, root))
@@ -139,6 +138,12 @@ class KeyedStageExecutor(Executor):
         else:
             super().receive(component, task, sent)
         self._undo_failed(mark)
+
+    def give_up(self, sent: Sent, failure: TreeFailure) -> None:
+        """Fail a tuple without giving it to its task. A timer among them is unset if it is dead."""
+        if sent.stream == OF_TIMERS:
+            self._know_timer(sent)
+        super().give_up(sent, failure)
 
     def call_timers(self, order: Order | tuple[int, str] | None) -> None:
         """Call the timers that are due before a tuple of this order; None: none."""
@@ -224,15 +229,13 @@ class KeyedStageExecutor(Executor):
         if not self.keys.is_cut or sent.stream != OF_TIMERS:
             return self.keys.is_cut
         ((root, _),) = sent.trees
-        return self.keys.is_behind_cut(*root.order[:2], root.event[0])
+        return self.keys.is_behind_cut(*root.order[:2], root.event[0], self._store)
 
     def _receive_timer(self, task: int, sent: Sent) -> None:
         """Take a timer that waited in the form of an event."""
         ((root, edge),) = sent.trees
-        name, at_ms, is_replayed = pickle.loads(sent.values)  # noqa: S301 - our own tasks' tuples
-        place = TimerPlace(self._store, root.event[0], name, root.order)
-        self._received[root.id] = self._timers[root.id] = root
-        self.keys.log.timers[root.id] = place
+        place, at_ms, is_replayed = self._know_timer(sent)
+        name = place.name
         runner = self._runners[self._component, task]
         made = TrackedTuple((name, at_ms), TIMER, root, edge, None, runner)
         if self._trace is not None:
@@ -248,6 +251,15 @@ class KeyedStageExecutor(Executor):
         self._trees.receive(root.event)
         self._queue.append(made)
         self.drain()
+
+    def _know_timer(self, sent: Sent) -> tuple[TimerPlace, int, bool]:
+        """Note a timer that waited. Return it, its time, and whether it was given up before."""
+        ((root, _),) = sent.trees
+        name, at_ms, is_replayed = pickle.loads(sent.values)  # noqa: S301 - our own tasks' tuples
+        place = TimerPlace(self._store, root.event[0], name, root.order)
+        self._received[root.id] = self._timers[root.id] = root
+        self.keys.log.timers[root.id] = place
+        return place, at_ms, is_replayed
 
     def _fail_killer(self, root: Root) -> None:
         detail = "the process died whenever this was called"

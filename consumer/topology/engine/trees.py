@@ -7,10 +7,11 @@ from typing import TYPE_CHECKING, Any, ClassVar, Final, NamedTuple
 from sequitur.consumer.topology.api.tuple import Event, Tuple
 from sequitur.consumer.topology.engine.plan import Ordering
 from sequitur.consumer.topology.settling.outcomes import EventOutcome, settle_roots
-from sequitur.consumer.topology.settling.root import is_made, least, never_acked, turn_of
+from sequitur.consumer.topology.settling.root import is_made, never_acked, turn_of
+from sequitur.consumer.topology.settling.timer_holds import keeper_of
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Collection, Sequence
 
     from sequitur.base.copy_headers import FailReason
     from sequitur.consumer.topology.api.builder import TreeFailure
@@ -150,21 +151,29 @@ class TreeTracker:
     """Acks and fails trees, and holds back events behind those that failed."""
 
     __slots__ = (
-        "_dead_block", "_keeps_order", "_policy", "blocked", "current", "event", "late_acks",
-        "oldest_other", "oldest_own", "own_timers", "untracked_failures",
+        "_dead_block", "_keepers", "_keeps_order", "_policy", "blocked", "current", "event",
+        "late_acks", "untracked_failures", "waits",
     )  # fmt: skip
 
-    def __init__(self, rules: Rules, event: Any, *, dead_block: bool = False) -> None:
-        """Let events that are given up hold others, too, if `dead_block`: until they are undone."""
+    def __init__(
+        self, rules: Rules, event: Any, *, dead_block: bool = False, keepers: Collection[str] = ()
+    ) -> None:
+        """Begin without trees.
+
+        Args:
+            rules: When what fails is tried again, and what it holds.
+            event: Values that stand for no event.
+            dead_block: Whether events that are given up hold others, too: until they are undone.
+            keepers: The stores of the topology's bolts that are keyed by a field.
+        """
         self._dead_block = dead_block
+        self._keepers = keepers
         self.current: Root | None = None
         self.event = event
         self.blocked: dict[bytes, Order] = {}
-        # the first turn of those that are known to wait: of timers of this stage's bolt, and of
-        # others; what tasks made holds back no timer
-        self.own_timers: Mapping[int, Root] = {}
-        self.oldest_own: int | None = None
-        self.oldest_other: int | None = None
+        # the first turn of those that are known to wait, by `keeper_of`; what tasks made holds back
+        # no timer
+        self.waits: dict[str, int] = {}
         self.late_acks = 0
         self.untracked_failures = 0
         self._policy = rules.retry
@@ -198,22 +207,13 @@ class TreeTracker:
             if self._dead_block or not gives_up:
                 self.block(root.key, root.order)
             if not gives_up:
-                self.let_wait(root.id, root.event)
+                self.let_wait(root.event)
 
-    def let_wait(self, root: int, event: tuple[Any, ...]) -> None:
-        """Note that an event waits, by the id of its root and its values."""
-        if is_made(event):
-            return
-        turn = turn_of(event[3], event[4])
-        if root in self.own_timers:
-            self.oldest_own = least(self.oldest_own, turn)
-        else:
-            self.oldest_other = least(self.oldest_other, turn)
-
-    @property
-    def oldest(self) -> int | None:
-        """The first turn of those that are known to wait."""
-        return least(self.oldest_own, self.oldest_other)
+    def let_wait(self, event: tuple[Any, ...]) -> None:
+        """Note that an event waits, by its values."""
+        if not is_made(event):
+            keeper, turn = keeper_of(event, self._keepers), turn_of(event[3], event[4])
+            self.waits[keeper] = min(turn, self.waits.get(keeper, turn))
 
     def gives_up(self, root: Root, reason: FailReason) -> bool:
         """Return whether an event that fails now has no further attempt."""
@@ -247,7 +247,7 @@ class TreeTracker:
         """Hold an event, and later ones of its key."""
         root.is_held = True
         self.block(root.key, root.order)
-        self.let_wait(root.id, root.event)
+        self.let_wait(root.event)
 
     def block(self, key: bytes | None, order: Order) -> None:
         """Hold the events of a key that are later than one that waits."""
@@ -306,7 +306,7 @@ class OpenTrees:
     def hold(self, root: Root) -> None:
         """Hold an event that is not fed, because an earlier one of its key waits."""
         root.is_held = True
-        self._trees.let_wait(root.id, root.event)
+        self._trees.let_wait(root.event)
         self.unfinished.append(UnfinishedEvent(root, EventOutcome.HELD, root.attempt - 1))
 
     def add(self, root: Root, values: Any) -> None:

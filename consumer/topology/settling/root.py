@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import functools
 import pickle
+import zlib
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeAlias
 
 import msgspec
@@ -172,6 +173,11 @@ def first_turn(turn: Any, delay_ms: int) -> Any:
         delay_ms: See `Topology.delay_ms`.
     """
     return (turn - 2 * delay_ms) & ~1
+
+
+def hash_of(component: str, key: bytes) -> int:
+    """Return a hash of a bolt and a key, the same in each process; 31 bits."""
+    return zlib.crc32(key, zlib.crc32(component.encode())) & 0x7FFFFFFF
 
 
 def is_timer(event: tuple[Any, ...]) -> bool:

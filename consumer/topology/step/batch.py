@@ -215,10 +215,11 @@ class TaskResult:
     # it was given, where ackers decide on it
     keys: Mapping[tuple[str, int], Handle] = field(default_factory=dict)
     key_log: Handle = None  # what undoes that
-    # the bolts that are keyed by a field call timers up to the oldest event that waits: its turn,
-    # as far as this task knows; and that of the oldest that was not tried, with its retry
-    hold: int | None = None
-    not_tried: tuple[int, int] | None = None
+    # the bolts that are keyed by a field call timers up to the oldest event that waits. By
+    # `keeper_of`: its turn, as far as this task knows
+    waits: Mapping[str, int] = field(default_factory=dict)
+    # and the same of the oldest that was not tried, with its retry
+    not_tried: Mapping[str, tuple[int, int]] = field(default_factory=dict)
     # timers of these bolts that wait, with the ids of their roots
     waiting_timers: Sequence[tuple[int, TimerPlace]] = ()
     next_timer_ms: int | None = None  # when the next timer of a key is due; None without any

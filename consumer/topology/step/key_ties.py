@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 
     from sequitur.consumer.topology.api.builder import TreeFailure
     from sequitur.consumer.topology.engine.plan import Stage
+    from sequitur.consumer.topology.settling.timer_holds import TimerHolds
     from sequitur.consumer.topology.step.batch import Handle, StepBatch
 
 
@@ -36,6 +37,7 @@ class KnownRoots:
     held: Collection[int] = ()  # ids
     dead: Collection[int] = ()  # ids of those that are given up
     holds: Mapping[int, int] = field(default_factory=dict)  # see `holds_of`
+    cuts: Mapping[int, int] = field(default_factory=dict)  # see `cuts_of`
 
 
 class Calls(NamedTuple):
@@ -47,7 +49,8 @@ class Calls(NamedTuple):
     turns: Any  # those of timers; `_NO_TIMER` for other roots
     timers: Any  # ids of the roots of the bolt's timers that were called, or came back
     stage: int  # the number of the bolt's stage
-    delay_ms: int  # see `Topology.delay_ms`
+    holds: TimerHolds
+    first_left: int | None  # see `KeyLog`
 
     def keys_of(self, roots: Collection[int]) -> int:
         """Return at how many keys calls for some roots were."""
@@ -70,31 +73,71 @@ class Calls(NamedTuple):
         return self.numbers >= first[self.keys]
 
 
-def timers_of(calls: Sequence[Calls]) -> dict[int, tuple[int, Any]]:
-    """Return by stage its delay, and the ids of all timers of its bolt that were due."""
-    found: dict[int, tuple[int, Any]] = {}
+class StageTimers(NamedTuple):
+    """The timers of a stage's bolt that were due."""
+
+    holds: TimerHolds
+    own: Any  # ids of their roots
+    apart: Any  # ids of the roots of timers that hold none of these
+
+    def holding(self, ids: Any, turns: Any) -> tuple[Any, Any]:
+        """Return which of some roots hold these timers if they wait, and from which turn each."""
+        are_own = np.isin(ids, self.own)
+        first = np.where(are_own, turns, first_turn(turns, self.holds.delay_ms))
+        return ~np.isin(ids, self.apart), first
+
+
+def timers_of(calls: Sequence[Calls]) -> dict[int, StageTimers]:
+    """Return the timers that were due, by stage."""
+    none = np.zeros(0, np.uint64)
+    due: dict[int, tuple[TimerHolds, Any]] = {}
     for one in calls:
-        _, before = found.get(one.stage, (0, one.timers[:0]))
-        found[one.stage] = one.delay_ms, np.concatenate([before, one.timers])
+        _, before = due.get(one.stage, (one.holds, none))
+        due[one.stage] = one.holds, np.concatenate([before, one.timers])
+    found = {}
+    for stage, (holds, own) in due.items():
+        read = {holds.store, *holds.above}
+        apart = [timers for other, timers in due.values() if other.store not in read]
+        found[stage] = StageTimers(holds, own, np.concatenate([none, *apart]))
     return found
 
 
-def holds_of(calls: Sequence[Calls], waiting: Any, turns: Any) -> dict[int, int]:
+def cuts_of(calls: Sequence[Calls], known: Mapping[int, int]) -> dict[int, int]:
+    """Return the turn of the first tuple that each stage has left to the next step, by stage.
+
+    Begin with what is `known` of a run before, without which the stages have run once more.
+    """
+    cuts = dict(known)
+    for one in calls:
+        if one.first_left is not None:
+            cuts[one.stage] = min(one.first_left, cuts.get(one.stage, one.first_left))
+    return cuts
+
+
+def holds_of(
+    calls: Sequence[Calls], waiting: Any, turns: Any, are_held: Any, cuts: Mapping[int, int]
+) -> dict[int, int]:
     """Return by stage the first turn of what waits: later timers are not called.
 
-    Timers of later stages hold none: nothing of them comes here.
+    A stage that has left tuples to the next step has called all timers before them. What is held by
+    that runs then, and gives what it gave now. So it holds no timer before the first tuple that
+    was left: otherwise those within the bolt's delay would be undone in each step.
 
     Args:
         calls: The calls of all stages.
         waiting: Ids of the roots that wait.
         turns: Their turns.
+        are_held: Which of them have not failed.
+        cuts: As `cuts_of` returns them.
     """
     found = {}
-    for stage, (delay_ms, timers) in sorted(timers_of(calls).items(), reverse=True):
-        are_own = np.isin(waiting, timers)
-        if len(waiting):
-            found[stage] = int(np.where(are_own, turns, first_turn(turns, delay_ms)).min())
-        waiting, turns = waiting[~are_own], turns[~are_own]
+    for stage, timers in timers_of(calls).items():
+        do_hold, first = timers.holding(waiting, turns)
+        if stage in cuts:
+            are_left = are_held & ~np.isin(waiting, timers.own)
+            first = np.where(are_left, np.maximum(first, cuts[stage]), first)
+        if do_hold.any():
+            found[stage] = int(first[do_hold].min())
     return found
 
 
@@ -105,7 +148,7 @@ class CallsTask:
     batch: StepBatch
     log: Handle
     stage: int
-    delay_ms: int
+    holds: TimerHolds
 
     def __call__(self) -> Calls:
         log = self.batch.read_key_log(self.log)
@@ -125,7 +168,8 @@ class CallsTask:
             np.array(one, kind) for one, kind in zip(columns, kinds, strict=True)
         )
         timers = np.array([*log.timers], np.uint64)
-        return Calls(roots, numbers_of_keys, calls, turns, timers, self.stage, self.delay_ms)
+        known = timers, self.stage, self.holds, log.first_left
+        return Calls(roots, numbers_of_keys, calls, turns, *known)
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,11 +18,13 @@ from sequitur.consumer.topology.api.builder import TreeFailure
 from sequitur.consumer.topology.engine.runner import FINISH_OVERRAN
 from sequitur.consumer.topology.engine.task_output import finish_words
 from sequitur.consumer.topology.settling.acker import AckFlag
-from sequitur.consumer.topology.settling.root import first_turn, least
+from sequitur.consumer.topology.settling.root import least
+from sequitur.consumer.topology.settling.timer_holds import TimerHolds, earliest
 from sequitur.consumer.topology.step.key_ties import (
     CallsTask,
     KnownRoots,
     UndoCallsTask,
+    cuts_of,
     holds_of,
 )
 from sequitur.consumer.topology.step.tasks import AckerTask, SpoutTask, StageTask
@@ -291,9 +293,8 @@ class StepRun:
         component = task.stage.components[0]
         if component not in self._batch.topology.keyed_by_field:
             return task
-        oldest = least(*(one.hold for one in results))
-        if oldest is not None:
-            oldest = first_turn(oldest, self._batch.topology.delay_ms(component))
+        holds = TimerHolds.of(self._batch.topology, component)
+        oldest = holds.first(earliest(*(one.waits for one in results)))
         return replace(
             task,
             keys=self._keys_of(task.task, (component,)),
@@ -374,6 +375,7 @@ class StepRun:
         kept = {root: one for root, one in alone.items() if root not in gone}
         emitted = self._batch.emitted_roots(roots)
         wait = [root for root, one in kept.items() if not one.is_dead]
+        held = [root for root, one in kept.items() if one.reason is None]
         waits = np.isin(emitted.ids, np.array(wait, np.uint64))
         return KnownRoots(
             places,
@@ -382,9 +384,16 @@ class StepRun:
                 for root, one in kept.items()
                 if one.reason is not None
             },
-            {root for root, one in kept.items() if one.reason is None},
+            set(held),
             {root for root, one in kept.items() if one.is_dead},
-            holds_of(found.calls, emitted.ids[waits], emitted.turns[waits]),
+            holds_of(
+                found.calls,
+                emitted.ids[waits],
+                emitted.turns[waits],
+                np.isin(emitted.ids[waits], np.array(held, np.uint64)),
+                found.cuts,
+            ),
+            found.cuts,
         )
 
     def _run(self, tasks: Sequence[SpoutTask | StageTask]) -> list[TaskResult]:
@@ -615,18 +624,20 @@ class StepRun:
                 batch,
                 one.key_log,
                 stage.number,
-                batch.topology.delay_ms(stage.components[0]),
+                TimerHolds.of(batch.topology, stage.components[0]),
             )
             for (stage, _), one in zip(batch.plan.places, results, strict=True)
             if stage.number and one.key_log is not None and len(ids)
         ]
+        read = self._tasks.repeat(calls) if calls else []
         return acked, UnfinishedRoots(
             ids,
             flags,
             failures,
             [several for one in told for several in one.shared],
-            self._tasks.repeat(calls) if calls else (),
-            [one.not_tried for one in spouts if one.not_tried is not None],
+            read,
+            [each for one in spouts for each in one.not_tried.items()],
+            cuts_of(read, self._known.cuts),
         )
 
     def _leave(

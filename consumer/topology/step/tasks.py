@@ -30,10 +30,10 @@ from sequitur.consumer.topology.settling.root import (
     is_own,
     is_timer,
     last_orders,
-    least,
     timer_of,
     turn_of,
 )
+from sequitur.consumer.topology.settling.timer_holds import earliest, keeper_of
 from sequitur.consumer.topology.step.batch import (
     EventVerdict,
     NoOutputs,
@@ -252,7 +252,7 @@ class SpoutTask:
             elif place in trial.poison:
                 unfinished.add_killer(event, attempt)
                 if is_timer(event) and isinstance(executor, KeyedExecutor):
-                    executor.keys.drop(timer_of(event)[0])
+                    executor.keys.drop_killer(timer_of(event)[0])
             else:
                 result.made_tried += is_it_own
                 if place in blamed:
@@ -301,15 +301,18 @@ class SpoutTask:
         by_field = self.batch.topology.stores_by_field
         if not by_field:
             return
-        first = next((one for one in skipped if not is_made(one.event)), None)
-        known = [executor.oldest]
-        if first is not None:
-            turn = turn_of(*first.event[3:5])
-            result.not_tried = turn, first.retry_at_ms or 0
-            known.append(turn)
-        if isinstance(executor, KeyedExecutor):
-            known.append(executor.keys.first_left)
-        result.hold = least(*known)
+        not_tried: dict[str, tuple[int, int]] = {}
+        for one in skipped:
+            if not is_made(one.event):
+                first = turn_of(*one.event[3:5]), one.retry_at_ms or 0
+                not_tried.setdefault(keeper_of(one.event, by_field), first)
+        left = executor.keys.first_left if isinstance(executor, KeyedExecutor) else None
+        result.not_tried = not_tried
+        result.waits = earliest(
+            executor.waits,
+            {keeper: turn for keeper, (turn, _) in not_tried.items()},
+            {} if left is None else {"": left},
+        )
         result.waiting_timers = [
             (root, place)
             for root, one in enumerate(waiting, self.given.first_id)
@@ -440,10 +443,13 @@ class StageTask:
         sends.close()
         result.tuples_file, result.tuples = sends.path, sends.index
         found = executor.result()
-        result.hold = executor.oldest
+        result.waits = executor.waits
         if isinstance(executor, KeyedStageExecutor):
             self._leave_keys(executor, result)
-            result.hold = least(executor.oldest, executor.keys.first_left)
+            left = executor.keys.first_left
+            if left is not None:
+                own = batch.topology.components[stage.components[0]].key_store
+                result.waits = earliest(executor.waits, {own: left})
             executor.keys.close()
         if not batch.is_commit:
             result.told = _told(
@@ -462,7 +468,8 @@ class StageTask:
             (component, self.task): batch.write_changes(changes, self.wave)
             for component, changes in log.changes().items()
         }
-        if batch.transaction is None and (log.left or log.images or log.timers):
+        is_told = log.left or log.images or log.timers or log.first_left is not None
+        if batch.transaction is None and is_told:
             result.key_log = batch.write_key_log(log)
         waiting = executor.waiting_keys
         next_ms = executor.keys.next_timer_ms(waiting)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
@@ -17,7 +17,6 @@ from sequitur.consumer.topology.settling.acker import AckFlag
 from sequitur.consumer.topology.settling.outcomes import EventOutcome, next_due_ms, numbered, settle
 from sequitur.consumer.topology.settling.root import (
     component_of,
-    first_turn,
     is_made,
     is_own,
     never_acked,
@@ -151,8 +150,9 @@ class UnfinishedRoots:
     failures: Mapping[int, TreeFailure]  # why roots failed, as far as tasks know
     shared: Sequence[tuple[int, ...]]  # ids of roots that share an output
     calls: Sequence[Calls] = ()  # of bolts that are keyed by a field
-    # turn and retry of the oldest events that were not tried
-    not_tried: Sequence[tuple[int, int]] = ()
+    # turn and retry of the oldest events that were not tried, by `keeper_of`
+    not_tried: Sequence[tuple[str, tuple[int, int]]] = ()
+    cuts: Mapping[int, int] = field(default_factory=dict)  # see `cuts_of`
 
     def failure_of(self, root: int, spout: str) -> TreeFailure:
         return self.failures.get(root) or never_acked(spout)
@@ -223,7 +223,8 @@ def _tied(  # noqa: PLR0917 - private, and each is of a type of its own
     for turn in range(_MOST_TIES + 1):
         is_open = settled.outcomes != EventOutcome.DONE
         waits = is_open & (settled.outcomes != EventOutcome.DEAD)
-        holds = holds_of(found.calls, emitted.ids[waits], turns[waits])
+        are_held = settled.outcomes[waits] == EventOutcome.HELD
+        holds = holds_of(found.calls, emitted.ids[waits], turns[waits], are_held, found.cuts)
         behind = [
             at[one.behind(at, is_open, holds.get(one.stage))]
             for one, at in zip(found.calls, places, strict=True)
@@ -248,14 +249,17 @@ def _hold_timers(
 ) -> None:
     """Let timers that are held wait for the retries of the older events that hold them."""
     again = settled.outcomes == EventOutcome.RETRY
-    for delay_ms, timers in timers_of(found.calls).values():
-        own = places_of(timers).astype(np.intp)
-        turns = first_turn(emitted.turns, delay_ms).copy()
-        turns[own] = emitted.turns[own]
+    for one in timers_of(found.calls).values():
+        own = places_of(one.own).astype(np.intp)
+        are_others, turns = one.holding(emitted.ids, emitted.turns)
+        older = again & are_others
+        not_tried = [
+            (one.holds.first({keeper: turn}), at_ms) for keeper, (turn, at_ms) in found.not_tried
+        ]
         for place in own[settled.outcomes[own] == EventOutcome.HELD].tolist():
-            retries = settled.retry_at_ms[again & (turns < turns[place])].tolist()
-            not_tried = ((first_turn(turn, delay_ms), at_ms) for turn, at_ms in found.not_tried)
-            retries += [at_ms for turn, at_ms in not_tried if turn < turns[place]]
+            turn = turns[place]
+            retries = settled.retry_at_ms[older & (turns < turn)].tolist()
+            retries += [at_ms for first, at_ms in not_tried if first is not None and first < turn]
             settled.retry_at_ms[place] = max(retries, default=0)
 
 

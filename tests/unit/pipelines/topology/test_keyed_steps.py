@@ -498,27 +498,30 @@ class Ends(BasicBolt):
 
 
 @pytest.mark.promise("keyed-timers")
-@pytest.mark.parametrize("is_local", [False, True])
+@pytest.mark.parametrize("kind", ["local", "far", "by a field"])
 def test_a_timer_to_blame_for_the_end_of_a_batch_is_not_called_again(
-    tmp_path: Path, *, is_local: bool
+    tmp_path: Path, kind: str
 ) -> None:
     builder = TopologyBuilder("ends")
     builder.set_spout("events")
-    builder.set_bolt("late", Late()).fields_grouping("events", "key")
+    _set_late(builder, kind)
     builder.set_bolt("ends", Ends()).local_grouping("late")
-    last = "ends" if is_local else "far"
-    if not is_local:
+    last = "far" if kind == "far" else "ends"
+    if kind == "far":
         builder.set_bolt("far", Refuses(), parallelism=2).shuffle_grouping("ends")
     builder.set_output("out", key="key", value="said").local_grouping(last)
     runs = StepRuns(builder.build(), tmp_path, ProcessSettings(max_attempts=2), reached_ms=0)
-    runs.step([event(n, key=key) for n, key in enumerate((b"good", b"fails", b"fine"))])
+    runs.step([event(n, b"x", key=key) for n, key in enumerate((b"good", b"fails", b"fine"))])
     runs.reached_ms = 100
     runs.step()
     assert len(runs.pending()) == 3
     runs.to_the_end()
+    runs.step()
+    runs.to_the_end()
     assert [key for key, _ in runs.dead()] == [b"fails"]
+    assert [one["sequitur-dlq-attempts"] for one in runs.dead_headers()] == [b"2"]
     assert runs.next_timer_ms is None
-    assert [key for key, _ in runs.records("out")] == [b"good", b"fine"]
+    assert sorted(key for key, _ in runs.records("out") if key) == [b"fine", b"good"]
 
 
 @bolt(fields=("name", "said"))
@@ -534,6 +537,14 @@ class LateByField(Late):
         key.timer("late", at=(event.event_time_ms // 100 + 1) * 100)
 
 
+def _set_late(builder: TopologyBuilder, kind: str) -> None:
+    if kind == "by a field":
+        builder.set_bolt("told", told).local_grouping("events")
+        builder.set_bolt("late", LateByField(), 1).fields_grouping("told", "name")
+    else:
+        builder.set_bolt("late", Late()).fields_grouping("events", "key")
+
+
 @pytest.mark.promise("keyed-memory")
 @pytest.mark.parametrize("kind", ["local", "far", "by a field"])
 def test_timers_that_memory_has_no_room_for_are_left_to_the_next_step(
@@ -545,11 +556,7 @@ def test_timers_that_memory_has_no_room_for_are_left_to_the_next_step(
         monkeypatch.setattr(keyed, "_MOST_TIMERS_BYTES", most_bytes)
         builder = TopologyBuilder("room")
         builder.set_spout("events")
-        if kind == "by a field":
-            builder.set_bolt("told", told).local_grouping("events")
-            builder.set_bolt("late", LateByField(), 1).fields_grouping("told", "name")
-        else:
-            builder.set_bolt("late", Late()).fields_grouping("events", "key")
+        _set_late(builder, kind)
         last = "far" if kind == "far" else "late"
         if kind == "far":
             builder.set_bolt("far", Refuses(), parallelism=2).shuffle_grouping("late")
@@ -571,3 +578,90 @@ def test_timers_that_memory_has_no_room_for_are_left_to_the_next_step(
     if kind == "by a field":  # those of one time have no order
         found = [sorted(one) for one in found]
     assert found[0] == found[1]
+
+
+class Forgets(KeyedBolt):
+    """Keeps much in the map of a key, until its timer is called."""
+
+    fields = ("key", "said")
+    state_map = dict[str, bytes]
+
+    def process(self, event: Event, key: Key) -> None:
+        key.state_map.put("much", event.value or b"")
+        if self.ttl is None:
+            key.timer("late", at=100)
+
+    def on_timer(self, timer: Timer, key: Key) -> None:
+        del timer
+        key.state_map.clear()
+
+
+class ForgetsByTtl(Forgets):
+    ttl = "50 ms"
+
+
+@pytest.mark.promise("keyed-memory")
+@pytest.mark.parametrize("kept", [Forgets(), ForgetsByTtl()])
+def test_values_of_maps_count_for_the_memory_of_timers(
+    kept: KeyedBolt, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(keyed, "_MOST_TIMERS_BYTES", 10_000)
+    runs = StepRuns(_keyed(kept), tmp_path, reached_ms=0)
+    runs.step([event(number, bytes(4_000), key=b"%02d" % number) for number in range(20)])
+    forgotten, close = list[int](), keyed.StepKeys.close
+
+    def noted(keys: keyed.StepKeys) -> None:
+        forgotten.append(len(keys.log.found_entries))
+        close(keys)
+
+    monkeypatch.setattr(keyed.StepKeys, "close", noted)
+    runs.reached_ms = 1_000
+    runs.step()
+    runs.to_the_end()
+    assert sum(forgotten) == 20
+    assert max(forgotten) <= 3
+    assert runs.next_timer_ms is None
+
+
+class SetsKiller(KeyedBolt):
+    fields = ("key", "said")
+    state = int
+
+    def process(self, event: Event, key: Key) -> Iterator[Any]:
+        key.state = (key.state or 0) + 1
+        said = (event.value or b"").decode()
+        if said == "sets":
+            key.timer("late", at=100)
+        yield key.value, said
+
+    def on_timer(self, timer: Timer, key: Key) -> None:
+        del timer, key
+        raise KeyboardInterrupt  # stands for the death of the process
+
+
+@bolt(fields=("key", "said"))
+def refuses_once(given: Tuple) -> Iterator[Any]:
+    if given["said"] == "fails" and given.attempt == 1:
+        raise ValueError("not yet")
+    yield given.values
+
+
+@pytest.mark.promise("keyed-timer-kills")
+def test_a_timer_that_kills_its_process_is_given_up_once_where_an_earlier_event_is_undone(
+    tmp_path: Path,
+) -> None:
+    builder = TopologyBuilder("undone")
+    builder.set_spout("events")
+    builder.set_bolt("sets", SetsKiller()).fields_grouping("events", "key")
+    builder.set_bolt("refuses", refuses_once, 2).fields_grouping("sets", "key")
+    builder.set_output("out", key="key", value="said").local_grouping("refuses")
+    runs = StepRuns(builder.build(), tmp_path, life="1", reached_ms=0)
+    runs.step([event(1, b"sets", key=b"k")])
+    runs.reached_ms = 200
+    runs.step([event(50, b"fails", key=b"k")])
+    assert len(runs.pending()) == 1
+    runs.to_the_end()
+    runs.step()
+    assert len(runs.dead()) == 1
+    assert runs.records("out") == [(b"k", b"sets"), (b"k", b"fails")]
+    assert runs.next_timer_ms is None

@@ -223,6 +223,39 @@ def test_a_timer_by_a_field_that_kills_its_process_is_given_up(tmp_path: Path) -
     assert {one["sequitur-dlq-reason"] for one in runs.dead_headers()} == {b"crash"}
 
 
+class KillsAgain(KeyedBolt):
+    """Its timers fail, and kill the process when they are tried again."""
+
+    fields = ("key", "number", "count")
+
+    def process(self, given: Tuple, key: Key) -> None:
+        key.timer("late", at=given.event_time_ms + 10)
+
+    def on_timer(self, timer: Timer, key: Key) -> Iterator[Any]:
+        if key.value == "kills" and timer.attempt > 1:
+            raise KeyboardInterrupt  # stands for the death of the process
+        if key.value == "kills":
+            raise ValueError("not yet")
+        yield key.value, 0, 1
+
+
+@pytest.mark.promise("keyed-timer-kills")
+def test_a_timer_by_a_field_that_kills_its_process_once_it_waits_is_given_up_once(
+    tmp_path: Path,
+) -> None:
+    runs = StepRuns(_counting(KillsAgain()), tmp_path, _PROCESS, life="1", reached_ms=0)
+    runs.step([event(n, b"%b x" % key, key=b"k") for n, key in enumerate((b"good", b"kills"))])
+    runs.reached_ms = 100
+    runs.step()
+    assert len(runs.pending()) == 1
+    runs.to_the_end()
+    runs.step()
+    runs.to_the_end()
+    assert [key for key, _ in runs.dead()] == [b"kills"]
+    assert runs.records("out") == [(b"good", b"1")]
+    assert runs.next_timer_ms is None
+
+
 @bolt(fields=("key", "count"))
 async def dying(given: Tuple) -> AsyncIterator[Any]:
     if given["key"] == "dies":

@@ -239,8 +239,133 @@ class Two(KeyedBolt):
 @pytest.mark.usefixtures("little_memory")
 @pytest.mark.parametrize(("reads", "by"), [("events", "key"), ("read", "user")])
 def test_timers_of_a_key_at_one_time_keep_their_order(reads: str, by: str) -> None:
-    """The step in which the second ones are set has no room for all first ones."""
+    """The step in which the second ones are set has no room for the first ones, by other keys."""
     tester = _tester(Two(), reads=reads, by=by)
-    tester.run([(user, "", 100) for user in _USERS])
+    tester.run([(user, "", 100) for user in [*"abcdefghijklmnop", *_USERS]])
     tester.run([(user, "", 200) for user in _USERS], watermark_ms=5_000)
     assert _said(tester) == [(b"all", b"100 200")] * len(_USERS)
+
+
+class _Lags(KeyedBolt):
+    """Passes on what it is given. By what it says its timers may emit what is a second older."""
+
+    fields = ("user", "said", "all")
+    lag_ms = 1_000
+
+    def process(self, given: Tuple, key: Key) -> Iterator[Any]:
+        del key
+        yield given.values
+
+
+class _Ahead(_Lags):
+    """Passes on what comes late as if it came a second later."""
+
+    lag_ms = 0
+
+    def process(self, given: Tuple, key: Key) -> Iterator[Any]:
+        at_ms = given.event_time_ms
+        key.emit(given.values, event_time_ms=at_ms + 1_000 if at_ms > 1_000 else at_ms)
+        yield from ()
+
+
+@pytest.mark.promise("keyed-timers")
+@pytest.mark.usefixtures("little_memory")
+@pytest.mark.parametrize("first", [_Lags(), _Ahead()])
+def test_a_step_that_is_cut_between_an_event_and_what_waits_for_it_goes_on(
+    first: KeyedBolt,
+) -> None:
+    """There is no room for the timers that are due before what the event gives the second bolt."""
+    tester = _tester(first, Over(1_500))
+    tester.run([(user, "", 100) for user in _USERS])
+    tester.run([("late", "", 1_400 if first.lag_ms == 0 else 2_000), ("last", "", 6_000)])
+    assert [event.key for event in tester.held] == [b"late", b"last"]
+    said = [one for one in _said(tester) if one[0] != b"late"]
+    assert said == _ALL_OVER
+
+
+@pytest.mark.promise("keyed-timers")
+def test_bolts_of_a_key_go_on_where_a_step_has_room_for_one_of_them(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(keyed, "_MOST_TIMERS_BYTES", 0)
+    builder = TopologyBuilder("one")
+    builder.set_spout("events")
+    for name in ("two", "one"):
+        builder.set_bolt(name, Over(1_000)).fields_grouping("events", "key")
+    builder.set_output("out", key="user", value="said").local_grouping("one").local_grouping("two")
+    tester = TopologyTester(builder.build())
+    tester.run([(user, "", 100) for user in _USERS])
+    assert _said(tester) == sorted(2 * _ALL_OVER)
+
+
+class _OverOnce(Over):
+    def on_timer(self, timer: Timer, key: Key) -> Iterator[Any]:
+        user = key.value if isinstance(key.value, str) else key.value.decode()
+        _may_fail("timer", user, timer.attempt)
+        yield from super().on_timer(timer, key)
+
+
+class _OverOnceNow(_OverNow, _OverOnce):
+    """Its timers are due as soon as they are set."""
+
+
+@pytest.mark.promise("keyed-timers")
+def test_a_waiting_timer_holds_no_timers_of_earlier_bolts(fails_once: set[tuple[str, str]]) -> None:
+    fails_once.add(("timer", _USERS[0]))
+    tester = _tester(Over(1_000), _OverOnce(500))
+    tester.run([(user, "", 100) for user in _USERS])
+    tester.run(watermark_ms=700)
+    assert [event.event_time_ms for event in tester.failed] == [500]
+    tester.run(watermark_ms=1_500)
+    assert sorted(tester.records("out")) == sorted([*_ALL_OVER, *_ALL_OVER[1:]])
+    assert _said(tester) == sorted(2 * _ALL_OVER)
+
+
+@pytest.mark.promise("keyed-timers")
+def test_a_waiting_timer_for_now_holds_none_of_its_time(fails_once: set[tuple[str, str]]) -> None:
+    fails_once.add(("timer", _USERS[0]))
+    tester = _tester(_OverOnceNow(0))
+    tester.run([(user, "", 100) for user in _USERS[:2]])
+    assert [event.event_time_ms for event in tester.failed] == [100]
+    tester.run([(_USERS[2], "", 100)])
+    assert sorted(tester.records("out")) == _ALL_OVER[1:3]
+    assert _said(tester) == _ALL_OVER[:3]
+
+
+@pytest.mark.promise("keyed-timers")
+@pytest.mark.usefixtures("little_memory")
+def test_a_waiting_timer_holds_none_of_its_time_behind_a_bolt_that_lags(
+    fails_once: set[tuple[str, str]],
+) -> None:
+    """Those of its time have no room in the step in which it fails."""
+    fails_once.update(("timer", user) for user in _USERS[:2])
+    tester = _tester(_Lags(), _OverOnce(1_000))
+    tester.run([(user, "", 100) for user in _USERS])
+    for _ in range(6):
+        tester.run(watermark_ms=5_000)
+    assert [event.event_time_ms for event in tester.failed] == [1_000] * 2
+    assert sorted(tester.records("out")) == _ALL_OVER[2:]
+    assert _said(tester) == _ALL_OVER
+
+
+@pytest.mark.promise("keyed-timers")
+@pytest.mark.parametrize("names", [("fails", "other"), ("other", "fails")])
+def test_a_waiting_timer_holds_none_of_a_bolt_beside_its_own(
+    names: tuple[str, str], fails_once: set[tuple[str, str]]
+) -> None:
+    """Whichever of the two was set first."""
+    fails_once.add(("timer", "fails"))
+    builder = TopologyBuilder("beside")
+    builder.set_spout("events")
+    builder.set_bolt("read", read).local_grouping("events")
+    bolts = {"fails": _OverOnce(500), "other": Over(1_000)}
+    for name in names:
+        builder.set_bolt(name, bolts[name], 1).fields_grouping("read", "user")
+    builder.set_output("out", key="user", value="said").local_grouping("other")
+    settings = {"retry_delay": "10 min", "retry_maximum": "10 min", "retry_jitter": 0}
+    tester = TopologyTester(builder.build(), ProcessSettings.model_validate(settings))
+    tester.run([("fails", "", 100), *((user, "", 700) for user in _USERS)])
+    tester.run(watermark_ms=5_000)
+    assert [event.key for event in tester.failed] == [b"fails"]
+    over = [one for one in tester.records("out") if one[1] == b"over"]
+    assert sorted(over) == [(b"fails", b"over"), *_ALL_OVER]
