@@ -443,21 +443,28 @@ class StepKeys:
 
     def next_timer_ms(self, blocked: Collection[bytes]) -> int | None:
         """Return when the next timer is due of keys that are not blocked; None without any."""
-        changed = [
-            entry.timer_ms for (_, key), entry in self.log.left.items() if key not in blocked
-        ]
-        times = [one for one in changed if one is not None]
+        turn = self.next_turn(blocked)
+        return None if turn is None else turn >> 1
+
+    def next_turn(self, blocked: Collection[bytes]) -> int | None:
+        """Return the turn of that timer."""
+        changed = (
+            turn_of_entry(one) for (_, key), one in self.log.left.items() if key not in blocked
+        )
+        turns = [one for one in changed if one is not None]
         for component, store in self._stores.items():
             if component.endswith(KEY_ENTRIES):
                 continue
             earliest = store.next_timer_ms()
-            if earliest is None or (times and min(times) <= earliest):
+            if earliest is None or (turns and min(turns) <= turn_of(earliest)):
                 continue
-            for time_ms, key in store.due(_EVER_MS):
+            for _, key in store.due(_EVER_MS):
                 if (component, key) not in self.log.left and key not in blocked:
-                    times.append(time_ms)
+                    turn = turn_of_entry(self.entry(component, key))
+                    assert turn is not None
+                    turns.append(turn)
                     break
-        return min(times, default=None)
+        return min(turns, default=None)
 
     @property
     def first_left(self) -> int | None:
@@ -579,6 +586,15 @@ def is_set(place: TimerPlace, entry: Entry) -> bool:
     if place.name == EXPIRY:
         return entry.more.expires_ms == place.order[0]
     return is_current(place, entry.timers)
+
+
+def turn_of_entry(entry: Entry) -> int | None:
+    """Return the turn of an entry's first timer, or of its state's end; None without any."""
+    first_ms = entry.timer_ms
+    if first_ms is None:
+        return None
+    topic = BEFORE_EVENTS if entry.precedes_events_of(first_ms) else AFTER_EVENTS
+    return turn_of(first_ms, topic)
 
 
 def is_current(place: TimerPlace, timers: Mapping[str, SetTimer]) -> bool:

@@ -198,6 +198,8 @@ class TaskResult:
     made_waiting: int = 0  # made tuples that wait
     next_due_ms: int | None = None  # when the next event or made tuple is due; None without any
     least_waiting_ms: int | None = None  # least event time of events that wait; None without any
+    # and their first turn, by `keeper_of`, where bolts are keyed by a field
+    waiting_turns: dict[str, int] = field(default_factory=dict)
     late_acks: int = 0
     untracked_failures: int = 0
     emitted: int = 0  # records that bolts emitted
@@ -223,6 +225,7 @@ class TaskResult:
     # timers of these bolts that wait, with the ids of their roots
     waiting_timers: Sequence[tuple[int, TimerPlace]] = ()
     next_timer_ms: int | None = None  # when the next timer of a key is due; None without any
+    next_turn: int | None = None  # the turn of that timer, where the bolt is keyed by a field
     # event times up to which it has closed windows before their time, by bolt
     closed_ms: Mapping[str, int] = field(default_factory=dict)
     is_open: bool = False  # whether it was to close a window that stood behind a failed event
@@ -398,12 +401,6 @@ class StepBatch(ABC):
     @abstractmethod
     def time_ms(self) -> int:
         """Return the time now, by the clock that `now_ms` was read from."""
-
-    def delayed_ms(self, stage: Stage, timer_ms: int | None) -> int | None:
-        """Return which event time is to be reached before a timer of a stage's bolt is due."""
-        if timer_ms is None:
-            return None
-        return timer_ms + self.topology.delay_ms(stage.components[0])
 
     @abstractmethod
     def ids(self, stage: int, task: int) -> Callable[[], int]:

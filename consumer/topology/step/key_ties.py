@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import numpy as np
 
+from sequitur.consumer.topology.engine.keyed import turn_of_entry
 from sequitur.consumer.topology.settling.root import first_turn, least, turn_of
 from sequitur.consumer.topology.step.batch import TaskResult
 
@@ -188,16 +189,18 @@ class UndoCallsTask:
         verdicts = [one for several in self.verdicts for one in self.batch.read_verdicts(several)]
         unfinished = {one.id for one in verdicts}
         undone = log.undo(unfinished)
-        dead = [one.id for one in verdicts if one.is_dead and one.id in log.timers]
-        for timer in dead:
-            log.drop(log.timers[timer])
-        again_ms = least(*(log.left[where].timer_ms for where in undone))
+        timers = [(one, log.timers[one.id]) for one in verdicts if one.id in log.timers]
+        dead = [place for one, place in timers if one.is_dead]
+        for place in dead:
+            log.drop(place)
+        # Timers that wait do so in the form of events, and later ones of their keys behind them.
+        again = undone - {place[:2] for one, place in timers if not one.is_dead}
         return TaskResult(
             keys={
                 (component, self.task): self.batch.write_changes(changes, self.wave)
                 for component, changes in log.changes().items()
             },
-            next_timer_ms=self.batch.delayed_ms(self.stage, again_ms),
+            next_turn=least(*(turn_of_entry(log.left[where]) for where in again)),
             late_for_window=log.late_for_window(unfinished),
             is_open=self.batch.closes and bool(dead),
         )

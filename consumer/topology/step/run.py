@@ -178,6 +178,7 @@ class StepResult:
     counts: Counter[str] = field(default_factory=Counter)
     next_due_ms: int | None = None  # when the next event is to be tried again; None without any
     least_waiting_ms: int | None = None  # least event time of those that wait; None without any
+    waiting_turns: dict[str, int] = field(default_factory=dict)  # see `TaskResult`
     # the records, by the name of their place
     records: dict[str, list[Handle]] = field(default_factory=dict)
     dead: list[Handle] = field(default_factory=list)
@@ -264,6 +265,7 @@ class StepRun:
             self._result.blocked.clear()
             self._result.counts["waiting"] = self._result.counts["made_waiting"] = 0
             self._result.next_due_ms = self._result.least_waiting_ms = None
+            self._result.waiting_turns.clear()
         results: Sequence[TaskResult] = self._with_later_stages(spouts, wave)
         if self._batch.topology.keyed_by_field and self._batch.ackers:
             results = self._without_failed(spouts, results, wave)
@@ -533,18 +535,16 @@ class StepRun:
         for place, one in zip(undo, undone, strict=True):
             one.closed_ms = results[place].closed_ms
             one.is_open |= results[place].is_open
-            one.next_timer_ms = least(one.next_timer_ms, results[place].next_timer_ms)
+            one.next_turn = least(one.next_turn, results[place].next_turn)
             results[place] = one
         return results
 
     def _take_keys(self, spouts: Sequence[TaskResult], later: Sequence[TaskResult]) -> None:
         batch, result = self._batch, self._result
         results = [*spouts, *later]
-        # Timers of keys of fields that are later than what waits are called once that is done.
-        waits_ms = result.least_waiting_ms
-        ahead = (one.next_timer_ms for one in later)
-        held = (one for one in ahead if one is not None and (waits_ms is None or one < waits_ms))
-        due_ms = result.next_timer_ms = least(*(one.next_timer_ms for one in spouts), *held)
+        stages = (stage for stage, _ in batch.plan.places[len(spouts) :])
+        ahead = [self._next_timer_ms(*one) for one in zip(stages, later, strict=False)]
+        due_ms = result.next_timer_ms = least(*(one.next_timer_ms for one in spouts), *ahead)
         if due_ms is not None and batch.reached_ms is not None and due_ms <= batch.reached_ms:
             # It stood behind an event that was given up in this step, or there was no room for it.
             result.next_due_ms = least(result.next_due_ms, batch.now_ms)
@@ -555,6 +555,19 @@ class StepRun:
             result.closed_ms = latest(result.closed_ms, one.closed_ms)
             for where, changes in one.keys.items():
                 result.keys.setdefault(where, []).append(changes)
+
+    def _next_timer_ms(self, stage: Stage, done: TaskResult) -> int | None:
+        """Return which event time is to be reached before the next timer of a task is due.
+
+        None without one, or if it waits: it is called once what it waits for is done.
+        """
+        if done.next_turn is None:
+            return None
+        holds = TimerHolds.of(self._batch.topology, stage.components[0])
+        hold = holds.first(self._result.waiting_turns)
+        if hold is not None and done.next_turn > hold:
+            return None
+        return (done.next_turn >> 1) + holds.delay_ms
 
     def _by_place(self, results: Sequence[TaskResult]) -> list[tuple[int, TaskResult]]:
         """Return results with made tuples, each with the first-stage task where these wait.
@@ -704,6 +717,7 @@ class StepRun:
         )
         result.next_due_ms = least(result.next_due_ms, done.next_due_ms)
         result.least_waiting_ms = least(result.least_waiting_ms, done.least_waiting_ms)
+        result.waiting_turns = earliest(result.waiting_turns, done.waiting_turns)
         result.finish_failures += done.finish_failures
         for name, records in done.files.items():
             published = batch.publish(f"outputs/{name}", records)

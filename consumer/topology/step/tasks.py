@@ -472,8 +472,7 @@ class StageTask:
         if batch.transaction is None and is_told:
             result.key_log = batch.write_key_log(log)
         waiting = executor.waiting_keys
-        next_ms = executor.keys.next_timer_ms(waiting)
-        result.next_timer_ms = batch.delayed_ms(self.stage, next_ms)
+        result.next_turn = executor.keys.next_turn(waiting)
         result.late_for_window = log.late_for_window(())
         result.closed_ms = executor.keys.closed_ms
         # What waits holds timers. The step that tries it again looks at them.

@@ -20,7 +20,9 @@ from sequitur.consumer.topology.settling.root import (
     is_made,
     is_own,
     never_acked,
+    turn_of,
 )
+from sequitur.consumer.topology.settling.timer_holds import keeper_of
 from sequitur.consumer.topology.step.batch import (
     EventVerdict,
     PendingEvent,
@@ -95,6 +97,11 @@ class UnfinishedEvents:
         # A tuple that a task made at a tick does not hold back the watermark, which ticks go by.
         times_ms = (one.event[3] for one in waiting if not is_made(one.event))
         result.least_waiting_ms = next(times_ms, None)
+        if by_field := batch.topology.stores_by_field:
+            for one in waiting:
+                if not is_made(one.event):
+                    turn = turn_of(*one.event[3:5])
+                    result.waiting_turns.setdefault(keeper_of(one.event, by_field), turn)
         if batch.topology.is_keyed:
             result.blocked = {one.event[0] for one in waiting} - {None}
         result.waiting_file = batch.write_waiting(waiting)

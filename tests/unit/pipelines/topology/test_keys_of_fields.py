@@ -256,6 +256,39 @@ def test_a_timer_by_a_field_that_kills_its_process_once_it_waits_is_given_up_onc
     assert runs.next_timer_ms is None
 
 
+class Fails(KeyedBolt):
+    """Has timers of one key, which fail."""
+
+    fields = ("key", "count")
+
+    def __init__(self, key: str) -> None:
+        self._of_key = key
+
+    def process(self, given: Tuple, key: Key) -> None:
+        if key.value == self._of_key:
+            key.timer("late", at=given.event_time_ms + 10)
+
+    def on_timer(self, timer: Timer, key: Key) -> None:
+        raise ValueError(f"{timer.name} of {key.value}")
+
+
+@pytest.mark.promise("keyed-timers")
+def test_a_silent_job_calls_timers_that_wait_for_no_other(tmp_path: Path) -> None:
+    """A timer of the bolt beside waits for its retry, and was due before."""
+    builder = TopologyBuilder("silent")
+    builder.set_spout("events")
+    builder.set_bolt("read", read).local_grouping("events")
+    for name in ("first", "second"):
+        builder.set_bolt(name, Fails(name), 1).fields_grouping("read", "key")
+    builder.set_output("out", key="key", value="count").local_grouping("first")
+    runs = StepRuns(builder.build(), tmp_path, reached_ms=0)
+    runs.step([event(0, b"first x", key=b"k"), event(500, b"second x", key=b"k")])
+    runs.reached_ms = 100
+    runs.step()
+    assert [one.event[3] for one in runs.pending()] == [10]
+    assert runs.next_timer_ms == 510
+
+
 @bolt(fields=("key", "count"))
 async def dying(given: Tuple) -> AsyncIterator[Any]:
     if given["key"] == "dies":

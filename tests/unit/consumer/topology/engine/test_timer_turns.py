@@ -334,15 +334,19 @@ def test_a_waiting_timer_for_now_holds_none_of_its_time(fails_once: set[tuple[st
 
 @pytest.mark.promise("keyed-timers")
 @pytest.mark.usefixtures("little_memory")
-def test_a_waiting_timer_holds_none_of_its_time_behind_a_bolt_that_lags(
-    fails_once: set[tuple[str, str]],
+@pytest.mark.parametrize("before", [[_Lags()], []])
+def test_a_waiting_timer_holds_none_of_its_time_that_had_no_room(
+    before: list[KeyedBolt], fails_once: set[tuple[str, str]]
 ) -> None:
-    """Those of its time have no room in the step in which it fails."""
+    """Those of its time are called in the next steps, which begin at once."""
     fails_once.update(("timer", user) for user in _USERS[:2])
-    tester = _tester(_Lags(), _OverOnce(1_000))
+    tester = _tester(*before, _OverOnce(1_000))
     tester.run([(user, "", 100) for user in _USERS])
+    tester.run(watermark_ms=5_000)
     for _ in range(6):
-        tester.run(watermark_ms=5_000)
+        if tester.next_retry_s == tester.now_s:
+            tester.run()
+    assert (tester.next_retry_s, tester.now_s) == (600.0, 0.0)
     assert [event.event_time_ms for event in tester.failed] == [1_000] * 2
     assert sorted(tester.records("out")) == _ALL_OVER[2:]
     assert _said(tester) == _ALL_OVER
