@@ -177,7 +177,9 @@ class StepResult:
     # of all: failed, late_acks, untracked_failures, emitted, outputs, crashes
     counts: Counter[str] = field(default_factory=Counter)
     next_due_ms: int | None = None  # when the next event is to be tried again; None without any
-    least_waiting_ms: int | None = None  # least event time of those that wait; None without any
+    least_waiting_ms: int | None = (
+        None  # least event time of what waits, timers too; None without any
+    )
     waiting_turns: dict[str, int] = field(default_factory=dict)  # see `TaskResult`
     # the records, by the name of their place
     records: dict[str, list[Handle]] = field(default_factory=dict)
@@ -547,7 +549,9 @@ class StepRun:
         due_ms = result.next_timer_ms = least(*(one.next_timer_ms for one in spouts), *ahead)
         if due_ms is not None and batch.reached_ms is not None and due_ms <= batch.reached_ms:
             # It stood behind an event that was given up in this step, or there was no room for it.
+            # What it emits is not late for other bolts: it holds the watermark back.
             result.next_due_ms = least(result.next_due_ms, batch.now_ms)
+            result.least_waiting_ms = least(result.least_waiting_ms, due_ms)
         if any(one.is_open for one in results):
             result.next_due_ms = least(result.next_due_ms, batch.now_ms)
         for one in results:

@@ -6,11 +6,19 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from sequitur.consumer.topology import BasicBolt, ProcessSettings, TopologyBuilder, TopologyTester
-from sequitur.windows import Count, join, session, sliding, tumbling
+from sequitur.consumer.topology import (
+    BasicBolt,
+    EventValues,
+    ProcessSettings,
+    TopologyBuilder,
+    TopologyTester,
+    bolt,
+)
+from sequitur.consumer.topology.engine import keyed
+from sequitur.windows import Count, Sum, join, session, sliding, tumbling
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
 
     from sequitur.consumer.topology import Event, KeyedBolt, Tuple
 
@@ -66,3 +74,49 @@ def test_a_late_event_counts_once(
     assert tester.late_for_window == expected
     assert len(tester.records("late")) == counted
     assert (len(tester.acked), len(tester.dead_letters)) == (3 + counted, 2 - counted)
+
+
+@bolt(fields=EventValues._fields)
+def again(given: Tuple) -> Iterator[Any]:
+    """Give on the result of each key as an event of that key."""
+    at_ms = given.event_time_ms
+    key = given["key"] if isinstance(given["key"], str) else given["key"].decode()
+    yield key, b'{"count":%d}' % given["count"], (), at_ms, "in", 0, 0, at_ms
+
+
+@bolt(fields=EventValues._fields)
+def by_text(given: Tuple) -> Iterator[Any]:
+    yield ((given["key"] or b"").decode(), *given.values[1:])
+
+
+@pytest.mark.promise("windows-late-counted")
+@pytest.mark.parametrize("by", ["the events' key", "a field"])
+def test_a_window_that_had_no_room_to_close_is_not_late_for_a_total(
+    by: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Many windows close at once behind a silence. Each step has room for some of them."""
+    monkeypatch.setattr(keyed, "_MOST_TIMERS_BYTES", 3 * keyed._KEY_BYTES)
+    builder = TopologyBuilder("totals")
+    builder.set_spout("events")
+    counts = tumbling("1 s", late="drop", count=Count())
+    if by == "a field":
+        builder.set_bolt("by_text", by_text).local_grouping("events")
+        builder.set_bolt("counts", counts, 1).fields_grouping("by_text", "key")
+    else:
+        builder.set_bolt("counts", counts).fields_grouping("events", "key")
+    builder.set_bolt("again", again).local_grouping("counts")
+    total = tumbling("1 s", late="drop", total=Sum("count"))
+    builder.set_bolt("total", total, 1).fields_grouping("again", "key")
+    builder.set_output("out", key="key", value=None).local_grouping("total")
+    tester = TopologyTester(builder.build())
+    tester.run([(f"key {number}", "", 100 + number) for number in range(20)])
+    tester.run(watermark_ms=5_000)
+    steps = 1
+    while tester.next_retry_s == tester.now_s:
+        steps += 1
+        tester.run()
+    assert steps > 4
+    assert tester.next_retry_s is None
+    assert tester.late_for_window == {}
+    said = b'{"begin_ms":0,"end_ms":1000,"total":1}'
+    assert sorted(tester.records("out")) == sorted((b"key %d" % one, said) for one in range(20))
