@@ -370,14 +370,7 @@ class Topology:
 
         What their timers emit may be so much earlier than these.
         """
-        delays_ms: dict[str, int] = {}
-        for one in self.components.values():
-            lags_ms = [
-                delays_ms[read.id] + (read.bolt.lag_ms if isinstance(read.bolt, KeyedBolt) else 0)
-                for read in (self.components[given.component] for given in one.inputs)
-            ]
-            delays_ms[one.id] = max(lags_ms, default=0)
-        return delays_ms[bolt]
+        return delays_ms(self.components, self.spout.id)[bolt]
 
     @property
     def stores_by_field(self) -> dict[str, str]:
@@ -632,6 +625,20 @@ def check_inputs(one: Component, components: Mapping[str, Component]) -> None:
     given_twice = {(given.component, given.stream) for given in one.inputs}
     if len(given_twice) < len(one.inputs):
         raise TopologyBuildError(f"{one.kind} {one.id!r} reads a stream twice")
+
+
+def delays_ms(components: Mapping[str, Component], first: str) -> dict[str, int]:
+    """Return how much earlier than a component's timers what comes of them may be, by reader."""
+    found = {first: 0}
+    for one in components.values():
+        lags_ms = [
+            found[read.id] + (read.bolt.lag_ms if isinstance(read.bolt, KeyedBolt) else 0)
+            for read in (components[given.component] for given in one.inputs)
+            if read.id in found
+        ]
+        if lags_ms:
+            found[one.id] = max(lags_ms)
+    return found
 
 
 def in_reading_order(components: Mapping[str, Component]) -> Sequence[Component]:

@@ -427,7 +427,7 @@ class Executor:
         # In a batch without events, unanchored tuples get a placeholder event of the batch's time.
         no_event = self._no_event(start.moment.now_ms)
         self._trees = TreeTracker(
-            rules, no_event, dead_block=topology.is_keyed, keepers=topology.stores_by_field
+            rules, no_event, dead_block=topology.is_keyed, keepers=topology.key_stores
         )
         self._environment = environment = Environment(
             topology,

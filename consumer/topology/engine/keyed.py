@@ -144,12 +144,14 @@ class KeyLog(NamedTuple):
     late: list[tuple[int, str]]  # ids of roots that were late for a window, and of which bolt
     timers: dict[int, TimerPlace]  # those by a field that were called or came back, by root
     killers: list[TimerPlace]  # those by the events' key that were given up without a call
-    # the turn of the first tuple by a field that was left to the next step; None: none was
+    # ids of the roots with tuples by a field that were left to the next step
+    left_roots: set[int]
+    # the turn of the first of these tuples; None: none was
     first_left: int | None = None
 
     @classmethod
     def empty(cls) -> KeyLog:
-        return cls([], {}, {}, {}, {}, [], {}, [])
+        return cls([], {}, {}, {}, {}, [], {}, [], set())
 
     def late_for_window(self, unfinished: Collection[int]) -> dict[str, int]:
         """Count by bolt the events that were late for a window, without those not done."""
@@ -467,18 +469,25 @@ class StepKeys:
         return min(turns, default=None)
 
     @property
-    def first_left(self) -> int | None:
-        """The turn of the first timer that was to be called in this step and was not; or None."""
+    def cut_turn(self) -> int | None:
+        """The turn of the first timer that memory had no room for; None if there was room."""
+        return turn_of(*self._cut[:2]) if self.is_cut else None
+
+    def first_left(self, blocked: Collection[bytes]) -> int | None:
+        """Return the turn of the first timer that was to be called in this step and was not.
+
+        None without one. Those of blocked keys do not count: what blocks them is told of itself.
+        """
         if self._reached_ms is None:
             return None
-        first_ms = self.next_timer_ms(())
+        first_ms = self.next_timer_ms(blocked)
         times = [] if first_ms is None or first_ms > self._reached_ms else [first_ms]
         if self._draining:
             times.append(self._cut[0])
             times += [
                 one.time_ms
                 for component, key in itertools.chain(self._read, self.log.left)
-                if component in self._draining
+                if component in self._draining and key not in blocked
                 for one in self.entry(component, key).timers.values()
             ]
         first_ms = min((one for one in times if one < _EVER_MS), default=None)
@@ -548,9 +557,9 @@ class StepKeys:
         # these calls, and a step must not end with nothing done.
         if key not in blocked and where not in self._waiting_keys and where not in self.log.left:
             self._timers_bytes += _KEY_BYTES + len(entry.state or b"")
-            expires_ms = entry.more.expires_ms
-            if expires_ms is not None and expires_ms <= reached_ms:
-                self._timers_bytes += entry.more.bytes
+        expires_ms = entry.more.expires_ms
+        if expires_ms is not None and expires_ms <= reached_ms and not self.expires_by_calls:
+            self._timers_bytes += entry.more.bytes
         self._add(component, key, entry, EMPTY)
 
     def _add(self, component: str, key: bytes, entry: Entry, before: Entry) -> None:

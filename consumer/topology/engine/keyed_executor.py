@@ -18,6 +18,7 @@ from sequitur.consumer.topology.settling.root import (
     Root,
     is_replayed_timer,
     is_timer,
+    least,
     timer_of,
 )
 
@@ -144,6 +145,15 @@ class KeyedExecutor(Executor):
             self.call_timers(self.keys.rest)
             if self._pool.is_idle:
                 return
+
+    def first_left(self, skipped: Collection[bytes]) -> int | None:
+        """Return the turn of the first timer that was left, but not for what is known to wait.
+
+        Args:
+            skipped: Keys of which something waits that was not tried.
+        """
+        blocked = {one for one in self._trees.waiting_keys if one is not None}
+        return least(self.keys.first_left(blocked.union(skipped)), self.keys.cut_turn)
 
     def finish(self) -> None:
         super().finish()

@@ -101,6 +101,17 @@ class KeyedStageExecutor(Executor):
         """The first turn of all that is known to wait by now: no later timer is called."""
         return least(self._hold_of_others, self._holds.first(self._trees.waits))
 
+    @property
+    def first_left(self) -> int | None:
+        """The turn of the first timer that was left, but not for what is known to wait.
+
+        Stages that follow know of that themselves.
+        """
+        left, hold = self.keys.first_left(self.waiting_keys), self.hold
+        if left is not None and hold is not None and left > hold and not self._has_many_images:
+            left = None
+        return least(left, self.keys.cut_turn)
+
     def loaded(
         self, tuples: Iterator[tuple[str, Sent, int]], known: Collection[int]
     ) -> Iterator[tuple[str, Sent, int]]:
@@ -130,6 +141,7 @@ class KeyedStageExecutor(Executor):
                 self.keys.log = log._replace(first_left=turn_of(order_of(sent)[0]))
             for root, _ in sent.trees:
                 if root.is_tracked:
+                    log.left_roots.add(root.id)
                     self._trees.hold(self._received.setdefault(root.id, root))
             return
         mark = len(self.keys.log.images)
@@ -194,7 +206,8 @@ class KeyedStageExecutor(Executor):
     def waiting_keys(self) -> set[bytes]:
         """The keys with timers that wait in the form of events, or will."""
         tried, trees = self.keys.log.timers, self._trees
-        keys = {place.key for place in self.keys.waiting.difference(tried.values())}
+        waiting = self.keys.waiting.difference(tried.values())
+        keys = {place.key for place in waiting if place.component == self._store}
         for number, place in tried.items():
             root = self._timers[number]
             failure = root.failure

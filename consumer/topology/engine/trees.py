@@ -152,7 +152,7 @@ class TreeTracker:
 
     __slots__ = (
         "_dead_block", "_keepers", "_keeps_order", "_policy", "blocked", "current", "event",
-        "late_acks", "untracked_failures", "waits",
+        "late_acks", "untracked_failures", "waiting_keys", "waits",
     )  # fmt: skip
 
     def __init__(
@@ -164,7 +164,7 @@ class TreeTracker:
             rules: When what fails is tried again, and what it holds.
             event: Values that stand for no event.
             dead_block: Whether events that are given up hold others, too: until they are undone.
-            keepers: The stores of the topology's bolts that are keyed by a field.
+            keepers: The stores of the topology's keyed bolts.
         """
         self._dead_block = dead_block
         self._keepers = keepers
@@ -174,6 +174,7 @@ class TreeTracker:
         # the first turn of those that are known to wait, by `keeper_of`; what tasks made holds back
         # no timer
         self.waits: dict[str, int] = {}
+        self.waiting_keys: set[bytes | None] = set()
         self.late_acks = 0
         self.untracked_failures = 0
         self._policy = rules.retry
@@ -214,6 +215,7 @@ class TreeTracker:
         if not is_made(event):
             keeper, turn = keeper_of(event, self._keepers), turn_of(event[3], event[4])
             self.waits[keeper] = min(turn, self.waits.get(keeper, turn))
+            self.waiting_keys.add(event[0])
 
     def gives_up(self, root: Root, reason: FailReason) -> bool:
         """Return whether an event that fails now has no further attempt."""

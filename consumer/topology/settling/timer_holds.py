@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from sequitur.consumer.topology.api.builder import delays_ms
 from sequitur.consumer.topology.settling.root import first_turn, hash_of, is_timer
 
 if TYPE_CHECKING:
@@ -21,18 +22,25 @@ class TimerHolds(NamedTuple):
     """What holds the timers of one bolt."""
 
     store: str  # the name under which the bolt keeps its keys
-    above: frozenset[str]  # likewise of the bolts by a field that it reads, also through others
     delay_ms: int  # see `Topology.delay_ms`
+    # of the keyed bolts that it reads, also through others, by the name of their store: how much
+    # earlier than their timers what comes of them may be
+    above_ms: Mapping[str, int]
 
     @classmethod
     def of(cls, topology: Topology, bolt: str) -> TimerHolds:
-        components, above, unread = topology.components, set[str](), [bolt]
-        while unread:
-            read = {one.component for one in components[unread.pop()].inputs} - above
-            above |= read
-            unread += read
-        stores = {components[one].key_store for one in above.intersection(topology.keyed_by_field)}
-        return cls(components[bolt].key_store, frozenset(stores), topology.delay_ms(bolt))
+        components = topology.components
+        above = {
+            components[one].key_store: found[bolt]
+            for one in topology.keyed_bolts
+            if one != bolt and bolt in (found := delays_ms(components, one))
+        }
+        # A waiting timer of one bolt by the events' key holds those of its key in all such bolts.
+        by_event = [components[one].key_store for one in topology.keyed_by_event]
+        of_events = [above[one] for one in by_event if one in above]
+        if of_events:
+            above |= dict.fromkeys(by_event, max(of_events))
+        return cls(components[bolt].key_store, topology.delay_ms(bolt), above)
 
     def first(self, waits: Mapping[str, int]) -> int | None:
         """Return the first turn at which timers of the bolt are held; None: none are.
@@ -41,11 +49,17 @@ class TimerHolds(NamedTuple):
             waits: The first turn of what waits, by `keeper_of`.
         """
         turns = [
-            turn if keeper == self.store else first_turn(turn, self.delay_ms)
+            turn if keeper == self.store else first_turn(turn, delay_ms)
             for keeper, turn in waits.items()
-            if not keeper or keeper == self.store or keeper in self.above
+            if (delay_ms := self._delay_of(keeper)) is not None
         ]
         return min(turns, default=None)
+
+    def _delay_of(self, keeper: str) -> int | None:
+        """Return how much earlier what comes of a keeper's timers may be; None if nothing does."""
+        if keeper in {"", self.store}:
+            return self.delay_ms
+        return self.above_ms.get(keeper)
 
 
 def keeper_of(event: tuple[Any, ...], stores: Iterable[str]) -> str:

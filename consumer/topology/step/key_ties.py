@@ -38,7 +38,14 @@ class KnownRoots:
     held: Collection[int] = ()  # ids
     dead: Collection[int] = ()  # ids of those that are given up
     holds: Mapping[int, int] = field(default_factory=dict)  # see `holds_of`
-    cuts: Mapping[int, int] = field(default_factory=dict)  # see `cuts_of`
+    cuts: Mapping[int, Cut] = field(default_factory=dict)  # see `cuts_of`
+
+
+class Cut(NamedTuple):
+    """Where a stage has left tuples to the next step."""
+
+    turn: int  # that of the first one: all timers before it were called
+    roots: Any  # ids of the roots of these tuples, and of others that are held by them
 
 
 class Calls(NamedTuple):
@@ -51,7 +58,7 @@ class Calls(NamedTuple):
     timers: Any  # ids of the roots of the bolt's timers that were called, or came back
     stage: int  # the number of the bolt's stage
     holds: TimerHolds
-    first_left: int | None  # see `KeyLog`
+    cut: Cut | None
 
     def keys_of(self, roots: Collection[int]) -> int:
         """Return at how many keys calls for some roots were."""
@@ -79,13 +86,18 @@ class StageTimers(NamedTuple):
 
     holds: TimerHolds
     own: Any  # ids of their roots
-    apart: Any  # ids of the roots of timers that hold none of these
+    others: Mapping[str, Any]  # ids of the roots of timers of other bolts, by store
 
     def holding(self, ids: Any, turns: Any) -> tuple[Any, Any]:
         """Return which of some roots hold these timers if they wait, and from which turn each."""
-        are_own = np.isin(ids, self.own)
-        first = np.where(are_own, turns, first_turn(turns, self.holds.delay_ms))
-        return ~np.isin(ids, self.apart), first
+        do_hold, first = np.ones(len(ids), bool), first_turn(turns, self.holds.delay_ms)
+        for store, timers in self.others.items():
+            are_theirs, delay_ms = np.isin(ids, timers), self.holds.above_ms.get(store)
+            if delay_ms is None:
+                do_hold &= ~are_theirs
+            else:
+                first = np.where(are_theirs, first_turn(turns, delay_ms), first)
+        return do_hold, np.where(np.isin(ids, self.own), turns, first)
 
 
 def timers_of(calls: Sequence[Calls]) -> dict[int, StageTimers]:
@@ -95,28 +107,41 @@ def timers_of(calls: Sequence[Calls]) -> dict[int, StageTimers]:
     for one in calls:
         _, before = due.get(one.stage, (one.holds, none))
         due[one.stage] = one.holds, np.concatenate([before, one.timers])
-    found = {}
-    for stage, (holds, own) in due.items():
-        read = {holds.store, *holds.above}
-        apart = [timers for other, timers in due.values() if other.store not in read]
-        found[stage] = StageTimers(holds, own, np.concatenate([none, *apart]))
-    return found
+    by_store = {holds.store: timers for holds, timers in due.values()}
+    return {
+        stage: StageTimers(
+            holds, own, {store: one for store, one in by_store.items() if store != holds.store}
+        )
+        for stage, (holds, own) in due.items()
+    }
 
 
-def cuts_of(calls: Sequence[Calls], known: Mapping[int, int]) -> dict[int, int]:
-    """Return the turn of the first tuple that each stage has left to the next step, by stage.
+def cuts_of(calls: Sequence[Calls], known: Mapping[int, Cut]) -> dict[int, Cut]:
+    """Return where stages have left tuples to the next step, by stage.
 
     Begin with what is `known` of a run before, without which the stages have run once more.
     """
     cuts = dict(known)
     for one in calls:
-        if one.first_left is not None:
-            cuts[one.stage] = min(one.first_left, cuts.get(one.stage, one.first_left))
+        if one.cut is not None:
+            before = cuts.get(one.stage, one.cut)
+            roots = np.union1d(one.cut.roots, before.roots)
+            cuts[one.stage] = Cut(min(one.cut.turn, before.turn), roots)
     return cuts
 
 
+def without_callers(cuts: Mapping[int, Cut], calls: Sequence[Calls]) -> dict[int, Cut]:
+    """Return cuts without the roots that their stages have calls for."""
+    found = dict(cuts)
+    for one in calls:
+        if one.stage in found:
+            cut = found[one.stage]
+            found[one.stage] = cut._replace(roots=np.setdiff1d(cut.roots, one.roots))
+    return found
+
+
 def holds_of(
-    calls: Sequence[Calls], waiting: Any, turns: Any, are_held: Any, cuts: Mapping[int, int]
+    calls: Sequence[Calls], waiting: Any, turns: Any, cuts: Mapping[int, Cut]
 ) -> dict[int, int]:
     """Return by stage the first turn of what waits: later timers are not called.
 
@@ -128,15 +153,14 @@ def holds_of(
         calls: The calls of all stages.
         waiting: Ids of the roots that wait.
         turns: Their turns.
-        are_held: Which of them have not failed.
-        cuts: As `cuts_of` returns them.
+        cuts: Where stages have left tuples, by stage.
     """
     found = {}
     for stage, timers in timers_of(calls).items():
         do_hold, first = timers.holding(waiting, turns)
         if stage in cuts:
-            are_left = are_held & ~np.isin(waiting, timers.own)
-            first = np.where(are_left, np.maximum(first, cuts[stage]), first)
+            are_left = np.isin(waiting, cuts[stage].roots) & ~np.isin(waiting, timers.own)
+            first = np.where(are_left, np.maximum(first, cuts[stage].turn), first)
         if do_hold.any():
             found[stage] = int(first[do_hold].min())
     return found
@@ -169,7 +193,10 @@ class CallsTask:
             np.array(one, kind) for one, kind in zip(columns, kinds, strict=True)
         )
         timers = np.array([*log.timers], np.uint64)
-        known = timers, self.stage, self.holds, log.first_left
+        cut = None
+        if log.first_left is not None:
+            cut = Cut(log.first_left, np.array([*log.left_roots], np.uint64))
+        known = timers, self.stage, self.holds, cut
         return Calls(roots, numbers_of_keys, calls, turns, *known)
 
 

@@ -26,6 +26,7 @@ from sequitur.consumer.topology.step.key_ties import (
     UndoCallsTask,
     cuts_of,
     holds_of,
+    without_callers,
 )
 from sequitur.consumer.topology.step.tasks import AckerTask, SpoutTask, StageTask
 from sequitur.consumer.topology.step.undone_keys import UndoTask
@@ -379,8 +380,11 @@ class StepRun:
         kept = {root: one for root, one in alone.items() if root not in gone}
         emitted = self._batch.emitted_roots(roots)
         wait = [root for root, one in kept.items() if not one.is_dead]
-        held = [root for root, one in kept.items() if one.reason is None]
         waits = np.isin(emitted.ids, np.array(wait, np.uint64))
+        is_held = all(one.reason is None for one in alone.values())
+        cuts = {}
+        if is_held:  # what has called a stage is left out of it now, so it gives nothing there
+            cuts = without_callers(found.cuts_for(emitted.ids[waits]), found.calls)
         return KnownRoots(
             places,
             {
@@ -388,16 +392,10 @@ class StepRun:
                 for root, one in kept.items()
                 if one.reason is not None
             },
-            set(held),
+            {root for root, one in kept.items() if one.reason is None},
             {root for root, one in kept.items() if one.is_dead},
-            holds_of(
-                found.calls,
-                emitted.ids[waits],
-                emitted.turns[waits],
-                np.isin(emitted.ids[waits], np.array(held, np.uint64)),
-                found.cuts,
-            ),
-            found.cuts,
+            holds_of(found.calls, emitted.ids[waits], emitted.turns[waits], cuts),
+            cuts,
         )
 
     def _run(self, tasks: Sequence[SpoutTask | StageTask]) -> list[TaskResult]:
@@ -631,10 +629,12 @@ class StepRun:
             for one in reversed(told)  # the first failure is the one that counts
             for root, failure in one.failures.items()
         }
+        held_by_tasks = ids[(flags & np.uint8(AckFlag.HELD)) != 0]
         if self._known.failures or self._known.held:
             failures |= self._known.failures
             are_held = np.isin(ids, np.array([*self._known.held], np.uint64))
             flags[are_held] |= np.uint8(AckFlag.HELD)
+            held_by_tasks = np.union1d(held_by_tasks, ids[are_held])
         # A bolt that is keyed by a field has a stage of its own.
         calls = [
             CallsTask(
@@ -655,6 +655,7 @@ class StepRun:
             read,
             [each for one in spouts for each in one.not_tried.items()],
             cuts_of(read, self._known.cuts),
+            held_by_tasks,
         )
 
     def _leave(

@@ -298,15 +298,21 @@ class SpoutTask:
         result: TaskResult,
     ) -> None:
         """Tell keyed bolts of later stages what waits: it holds their timers."""
-        by_field = self.batch.topology.stores_by_field
+        by_field, keepers = self.batch.topology.stores_by_field, self.batch.topology.key_stores
         if not by_field:
             return
         not_tried: dict[str, tuple[int, int]] = {}
+        retries_ms: dict[bytes | None, int] = {}
         for one in skipped:
             if not is_made(one.event):
-                first = turn_of(*one.event[3:5]), one.retry_at_ms or 0
-                not_tried.setdefault(keeper_of(one.event, by_field), first)
-        left = executor.keys.first_left if isinstance(executor, KeyedExecutor) else None
+                key, at_ms = one.event[0], one.retry_at_ms or 0
+                if key is not None:  # it may wait for the first one of its key
+                    at_ms = retries_ms.setdefault(key, at_ms)
+                first = turn_of(*one.event[3:5]), at_ms
+                not_tried.setdefault(keeper_of(one.event, keepers), first)
+        left = None
+        if isinstance(executor, KeyedExecutor):
+            left = executor.first_left({one.event[0] for one in skipped} - {None})
         result.not_tried = not_tried
         result.waits = earliest(
             executor.waits,
@@ -446,7 +452,7 @@ class StageTask:
         result.waits = executor.waits
         if isinstance(executor, KeyedStageExecutor):
             self._leave_keys(executor, result)
-            left = executor.keys.first_left
+            left = executor.first_left
             if left is not None:
                 own = batch.topology.components[stage.components[0]].key_store
                 result.waits = earliest(executor.waits, {own: left})

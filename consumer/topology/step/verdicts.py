@@ -42,7 +42,7 @@ if TYPE_CHECKING:
         TaskInput,
         Window,
     )
-    from sequitur.consumer.topology.step.key_ties import Calls
+    from sequitur.consumer.topology.step.key_ties import Calls, Cut
 
 
 class UnfinishedEvents:
@@ -97,11 +97,12 @@ class UnfinishedEvents:
         # A tuple that a task made at a tick does not hold back the watermark, which ticks go by.
         times_ms = (one.event[3] for one in waiting if not is_made(one.event))
         result.least_waiting_ms = next(times_ms, None)
-        if by_field := batch.topology.stores_by_field:
+        if batch.topology.keyed_by_field:
+            keepers = batch.topology.key_stores
             for one in waiting:
                 if not is_made(one.event):
                     turn = turn_of(*one.event[3:5])
-                    result.waiting_turns.setdefault(keeper_of(one.event, by_field), turn)
+                    result.waiting_turns.setdefault(keeper_of(one.event, keepers), turn)
         if batch.topology.is_keyed:
             result.blocked = {one.event[0] for one in waiting} - {None}
         result.waiting_file = batch.write_waiting(waiting)
@@ -159,7 +160,19 @@ class UnfinishedRoots:
     calls: Sequence[Calls] = ()  # of bolts that are keyed by a field
     # turn and retry of the oldest events that were not tried, by `keeper_of`
     not_tried: Sequence[tuple[str, tuple[int, int]]] = ()
-    cuts: Mapping[int, int] = field(default_factory=dict)  # see `cuts_of`
+    cuts: Mapping[int, Cut] = field(default_factory=dict)  # see `cuts_of`
+    held_by_tasks: Any = ()  # ids of those that some task did not take in, or left
+
+    def cuts_for(self, waiting: Any) -> dict[int, Cut]:
+        """Return the cuts with all roots that ran wherever nothing was left, and wait.
+
+        Others were held back before they came to the stage: nobody knows what they give there.
+        """
+        ran = waiting[~np.isin(waiting, self.held_by_tasks)]
+        return {
+            stage: cut._replace(roots=np.union1d(cut.roots, ran))
+            for stage, cut in self.cuts.items()
+        }
 
     def failure_of(self, root: int, spout: str) -> TreeFailure:
         return self.failures.get(root) or never_acked(spout)
@@ -203,7 +216,7 @@ def decide(
     )
     settled = settled_with(held)
     if found.calls:
-        settled = _tied(settled, settled_with, held, found, emitted, places_of)
+        settled = _tied(settled, settled_with, held, failures, found, emitted, places_of)
     verdicts, begin = [], 0
     for count in emitted.counts:
         left = settled.outcomes[begin : begin + count] != EventOutcome.DONE
@@ -220,6 +233,7 @@ def _tied(  # noqa: PLR0917 - private, and each is of a type of its own
     settled: Settlement,
     settled_with: Callable[[Sequence[int]], Settlement],
     held: Sequence[int],
+    failures: Mapping[int, TreeFailure],
     found: UnfinishedRoots,
     emitted: EmittedRoots,
     places_of: Callable[[Any], Any],
@@ -230,8 +244,8 @@ def _tied(  # noqa: PLR0917 - private, and each is of a type of its own
     for turn in range(_MOST_TIES + 1):
         is_open = settled.outcomes != EventOutcome.DONE
         waits = is_open & (settled.outcomes != EventOutcome.DEAD)
-        are_held = settled.outcomes[waits] == EventOutcome.HELD
-        holds = holds_of(found.calls, emitted.ids[waits], turns[waits], are_held, found.cuts)
+        cuts = {} if failures else found.cuts_for(emitted.ids[waits])
+        holds = holds_of(found.calls, emitted.ids[waits], turns[waits], cuts)
         behind = [
             at[one.behind(at, is_open, holds.get(one.stage))]
             for one, at in zip(found.calls, places, strict=True)
@@ -254,18 +268,26 @@ def _hold_timers(
     emitted: EmittedRoots,
     places_of: Callable[[Any], Any],
 ) -> None:
-    """Let timers that are held wait for the retries of the older events that hold them."""
-    again = settled.outcomes == EventOutcome.RETRY
+    """Let timers that are held wait for the retries of the older events that hold them.
+
+    What holds them may be held itself, by an event of its key.
+    """
+    again, keys = settled.outcomes == EventOutcome.RETRY, emitted.keys.astype(np.intp)
+    have_keys, are_held = keys >= 0, settled.outcomes == EventOutcome.HELD
+    of_keys = np.zeros(int(keys.max(initial=-1)) + 1, np.int64)
+    np.maximum.at(of_keys, keys[again & have_keys], settled.retry_at_ms[again & have_keys])
+    retries_ms = settled.retry_at_ms.copy()
+    retries_ms[are_held & have_keys] = of_keys[keys[are_held & have_keys]]
     for one in timers_of(found.calls).values():
         own = places_of(one.own).astype(np.intp)
         are_others, turns = one.holding(emitted.ids, emitted.turns)
-        older = again & are_others
+        older = (again | are_held) & are_others
         not_tried = [
             (one.holds.first({keeper: turn}), at_ms) for keeper, (turn, at_ms) in found.not_tried
         ]
         for place in own[settled.outcomes[own] == EventOutcome.HELD].tolist():
             turn = turns[place]
-            retries = settled.retry_at_ms[older & (turns < turn)].tolist()
+            retries = retries_ms[older & (turns < turn)].tolist()
             retries += [at_ms for first, at_ms in not_tried if first is not None and first < turn]
             settled.retry_at_ms[place] = max(retries, default=0)
 

@@ -587,7 +587,8 @@ class Forgets(KeyedBolt):
     state_map = dict[str, bytes]
 
     def process(self, event: Event, key: Key) -> None:
-        key.state_map.put("much", event.value or b"")
+        if event.value:
+            key.state_map.put("much", event.value)
         if self.ttl is None:
             key.timer("late", at=100)
 
@@ -601,10 +602,13 @@ class ForgetsByTtl(Forgets):
 
 
 @pytest.mark.promise("keyed-memory")
-@pytest.mark.parametrize("kept", [Forgets(), ForgetsByTtl()])
+@pytest.mark.parametrize(
+    ("kept", "last"), [(Forgets(), None), (ForgetsByTtl(), None), (ForgetsByTtl(), 1_000)]
+)
 def test_values_of_maps_count_for_the_memory_of_timers(
-    kept: KeyedBolt, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    kept: KeyedBolt, last: int | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """Also of keys that have an event in the step in which they are forgotten."""
     monkeypatch.setattr(keyed, "_MOST_TIMERS_BYTES", 10_000)
     runs = StepRuns(_keyed(kept), tmp_path, reached_ms=0)
     runs.step([event(number, bytes(4_000), key=b"%02d" % number) for number in range(20)])
@@ -616,7 +620,8 @@ def test_values_of_maps_count_for_the_memory_of_timers(
 
     monkeypatch.setattr(keyed.StepKeys, "close", noted)
     runs.reached_ms = 1_000
-    runs.step()
+    of_keys = [event(30, b"", key=b"%02d" % number) for number in range(20 if last else 0)]
+    runs.step([*of_keys, *(event(at_ms, b"", key=b"last") for at_ms in [last] if at_ms)])
     runs.to_the_end()
     assert sum(forgotten) == 20
     assert max(forgotten) <= 3

@@ -373,3 +373,132 @@ def test_a_waiting_timer_holds_none_of_a_bolt_beside_its_own(
     assert [event.key for event in tester.failed] == [b"fails"]
     over = [one for one in tester.records("out") if one[1] == b"over"]
     assert sorted(over) == [(b"fails", b"over"), *_ALL_OVER]
+
+
+class _LagsAndKeeps(_Lags):
+    """Also has a timer, which comes to nothing."""
+
+    def process(self, given: Tuple, key: Key) -> Iterator[Any]:
+        if given["user"] == "keeps":
+            key.timer("over", at=2_500)
+        yield given.values
+
+    def on_timer(self, timer: Timer, key: Key) -> None:
+        """Forget nothing."""
+
+
+@pytest.mark.promise("keyed-timers")
+@pytest.mark.usefixtures("little_memory")
+def test_a_step_that_is_cut_goes_on_where_a_bolt_before_has_timers_of_held_keys() -> None:
+    tester = _tester(_LagsAndKeeps(), Over(1_800))
+    tester.run([(user, "", 100) for user in _USERS])
+    tester.run([("keeps", "", 1_000), ("keeps", "", 2_000), ("last", "", 9_000)])
+    assert tester.held
+    assert [one for one in _said(tester) if one[0] != b"keeps"] == _ALL_OVER
+
+
+class _OfOne(Over):
+    """Has a timer of one user. What its timers emit may be a second older, if it says so."""
+
+    def __init__(self, user: str, at_ms: int, lag_ms: int = 0) -> None:
+        super().__init__(at_ms)
+        self._of_user = user
+        self.lag_ms = lag_ms
+
+    def process(self, given: Tuple, key: Key) -> Iterator[Any]:
+        if given["user"] == self._of_user:
+            key.timer("over", at=self._at_ms)
+        yield given.values
+
+
+@pytest.mark.promise("keyed-timers")
+def test_a_timer_waits_for_those_of_another_bolt_by_the_lag_between_the_two(
+    fails_once: set[tuple[str, str]],
+) -> None:
+    """A failed event holds timers of the second bolt, but none of the third one."""
+    fails_once.add(("read", "fails"))
+    bolts = _OfOne("", 0, 1_000), _OfOne("user1", 4_500, 1_000), _OfOne("user2", 2_800)
+    tester = _tester(*bolts)
+    tester.run([("user1", "", 100), ("user2", "", 100)])
+    tester.run([("fails", "", 5_000), ("last", "", 20_000)])
+    steps = 0
+    while tester.next_retry_s == tester.now_s and steps < 5:
+        steps += 1
+        tester.run()
+    assert tester.next_retry_s == 600.0
+    assert tester.records("out") == [(b"user2", b"over")]
+    assert _said(tester) == [(b"user1", b"over"), (b"user2", b"over")]
+
+
+@pytest.mark.promise("keyed-timers")
+def test_a_waiting_timer_by_the_events_key_holds_none_of_a_bolt_beside_its_own(
+    fails_once: set[tuple[str, str]],
+) -> None:
+    fails_once.add(("timer", _USERS[0]))
+    builder = TopologyBuilder("beside")
+    builder.set_spout("events")
+    builder.set_bolt("read", read).local_grouping("events")
+    builder.set_bolt("fails", _OverOnce(500)).fields_grouping("events", "key")
+    builder.set_bolt("other", Over(1_000), 1).fields_grouping("read", "user")
+    builder.set_output("out", key="user", value="said").local_grouping("other")
+    settings = {"retry_delay": "10 min", "retry_maximum": "10 min", "retry_jitter": 0}
+    tester = TopologyTester(builder.build(), ProcessSettings.model_validate(settings))
+    tester.run([(user, "", 100) for user in _USERS])
+    tester.run(watermark_ms=700)
+    assert [event.event_time_ms for event in tester.failed] == [500]
+    tester.run(watermark_ms=5_000)
+    assert sorted(one for one in tester.records("out") if one[1] == b"over") == _ALL_OVER
+
+
+class _After(Over):
+    """Its timers are due so long after their events."""
+
+    def process(self, given: Tuple, key: Key) -> Iterator[Any]:
+        key.timer("over", at=given.event_time_ms + self._at_ms)
+        yield from ()
+
+
+@pytest.mark.promise("keyed-timers")
+def test_a_timer_that_waits_for_one_that_waits_for_a_retry_begins_no_steps(
+    fails_once: set[tuple[str, str]],
+) -> None:
+    """The second one waits for the first one's key, which fails in the bolt beside."""
+    fails_once.add(("timer", "fails"))
+    builder = TopologyBuilder("beside")
+    builder.set_spout("events")
+    builder.set_bolt("read", read).local_grouping("events")
+    for name, one in (("fails", _OverOnce(500)), ("other", _After(600))):
+        builder.set_bolt(name, one, 1).fields_grouping("read", "user")
+    builder.set_output("out", key="user", value="said").local_grouping("other")
+    settings = {"retry_delay": "10 min", "retry_maximum": "10 min", "retry_jitter": 0}
+    tester = TopologyTester(builder.build(), ProcessSettings.model_validate(settings))
+    tester.run([("fails", "", 100), ("user", "", 150)])
+    for _ in range(3):
+        tester.run(watermark_ms=800)
+        assert [one.event_time_ms for one in (*tester.failed, *tester.held)] == [500, 700, 750]
+        assert tester.next_retry_s == 600.0
+    assert _said(tester) == [(b"fails", b"over"), (b"user", b"over")]
+
+
+@pytest.mark.promise("keyed-timers")
+@pytest.mark.usefixtures("little_memory")
+def test_a_timer_without_room_is_called_though_one_of_its_key_waits_in_the_bolt_beside(
+    fails_once: set[tuple[str, str]],
+) -> None:
+    """It is the only one of the last step."""
+    fails_once.add(("timer", "zzzzzz"))
+    builder = TopologyBuilder("beside")
+    builder.set_spout("events")
+    builder.set_bolt("read", read).local_grouping("events")
+    for name, one in (("fails", _OverOnce(500)), ("other", Over(1_000))):
+        builder.set_bolt(name, one, 1).fields_grouping("read", "user")
+    builder.set_output("out", key="user", value="said").local_grouping("other")
+    settings = {"retry_delay": "10 min", "retry_maximum": "10 min", "retry_jitter": 0}
+    tester = TopologyTester(builder.build(), ProcessSettings.model_validate(settings))
+    tester.run([("zzzzzz", "", 100), *((user, "", 700) for user in _USERS[:8])])
+    tester.run(watermark_ms=5_000)
+    while tester.next_retry_s == tester.now_s:
+        tester.run()
+    assert [event.event_time_ms for event in tester.failed] == [500]
+    over = sorted(one for one in tester.records("out") if one[1] == b"over")
+    assert over == [*_ALL_OVER[:8], (b"zzzzzz", b"over")]

@@ -9,6 +9,7 @@ import pytest
 from sequitur.consumer.topology import (
     BasicBolt,
     EventValues,
+    KeyedBolt,
     ProcessSettings,
     TopologyBuilder,
     TopologyTester,
@@ -20,7 +21,7 @@ from sequitur.windows import Count, Sum, join, session, sliding, tumbling
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from sequitur.consumer.topology import Event, KeyedBolt, Tuple
+    from sequitur.consumer.topology import Event, Key, Timer, Tuple
 
 
 def _left(_: Event) -> str:
@@ -120,3 +121,48 @@ def test_a_window_that_had_no_room_to_close_is_not_late_for_a_total(
     assert tester.late_for_window == {}
     said = b'{"begin_ms":0,"end_ms":1000,"total":1}'
     assert sorted(tester.records("out")) == sorted((b"key %d" % one, said) for one in range(20))
+
+
+class Rings(KeyedBolt):
+    """Has a timer for each filler."""
+
+    fields = ("user",)
+
+    def process(self, given: Tuple, key: Key) -> None:
+        if given["value"] == b"filler":
+            key.timer("rings", at=1_050)
+
+    def on_timer(self, timer: Timer, key: Key) -> Iterator[Any]:
+        del timer
+        yield (key.value,)
+
+
+@bolt(fields=(*EventValues._fields, "user"))
+def of_all(given: Tuple) -> Iterator[Any]:
+    user = given["key"].decode()
+    key = user if given["value"] == b"filler" else "all"
+    yield (key, *given.values[1:], user)
+
+
+@pytest.mark.promise("windows-late-counted")
+def test_a_window_waits_for_an_event_that_another_bolt_had_no_room_for(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Both bolts leave something to the next step: the one beside an event of the window."""
+    monkeypatch.setattr(keyed, "_MOST_TIMERS_BYTES", 3 * keyed._KEY_BYTES)
+    builder = TopologyBuilder("beside")
+    builder.set_spout("events")
+    builder.set_bolt("of_all", of_all).local_grouping("events")
+    total = tumbling("100 ms", late="drop", count=Count())
+    builder.set_bolt("total", total, 1).fields_grouping("of_all", "key")
+    builder.set_bolt("rings", Rings(), 1).fields_grouping("of_all", "user")
+    builder.set_output("out", key="key", value=None).local_grouping("total")
+    builder.set_output("rung", key="user", value=None).local_grouping("rings")
+    tester = TopologyTester(builder.build())
+    tester.run([(f"filler{number:02}", "filler", 1_000) for number in range(10)])
+    tester.run([("ann", "", 1_010), ("bob", "", 1_090), ("last", "", 1_200)])
+    assert tester.held
+    tester.retry_all()
+    assert len(tester.records("rung")) == 10
+    found = [value for key, value in tester.records("out") if key == b"all"]
+    assert found == [b'{"begin_ms":1000,"end_ms":1100,"count":2}']
