@@ -117,8 +117,23 @@ def _tester(*bolts: KeyedBolt, reads: str = "read", by: str = "user") -> Topolog
         reads = f"keyed{number}"
     builder.set_bolt("later", later, 3).fields_grouping(reads, "said")
     builder.set_output("out", key="user", value="said").local_grouping("later")
-    settings = {"retry_delay": "10 min", "retry_maximum": "10 min", "retry_jitter": 0}
-    return TopologyTester(builder.build(), ProcessSettings.model_validate(settings))
+    return TopologyTester(builder.build(), _PATIENT)
+
+
+_PATIENT = ProcessSettings.model_validate(
+    {"retry_delay": "10 min", "retry_maximum": "10 min", "retry_jitter": 0}
+)
+
+
+def _beside(*bolts: tuple[str, KeyedBolt]) -> TopologyTester:
+    """Return a tester of keyed bolts that read the same; `other` is put out."""
+    builder = TopologyBuilder("beside")
+    builder.set_spout("events")
+    builder.set_bolt("read", read).local_grouping("events")
+    for name, one in bolts:
+        builder.set_bolt(name, one, 1).fields_grouping("read", "user")
+    builder.set_output("out", key="user", value="said").local_grouping("other")
+    return TopologyTester(builder.build(), _PATIENT)
 
 
 def _said(tester: TopologyTester) -> list[Any]:
@@ -359,15 +374,8 @@ def test_a_waiting_timer_holds_none_of_a_bolt_beside_its_own(
 ) -> None:
     """Whichever of the two was set first."""
     fails_once.add(("timer", "fails"))
-    builder = TopologyBuilder("beside")
-    builder.set_spout("events")
-    builder.set_bolt("read", read).local_grouping("events")
     bolts = {"fails": _OverOnce(500), "other": Over(1_000)}
-    for name in names:
-        builder.set_bolt(name, bolts[name], 1).fields_grouping("read", "user")
-    builder.set_output("out", key="user", value="said").local_grouping("other")
-    settings = {"retry_delay": "10 min", "retry_maximum": "10 min", "retry_jitter": 0}
-    tester = TopologyTester(builder.build(), ProcessSettings.model_validate(settings))
+    tester = _beside(*((name, bolts[name]) for name in names))
     tester.run([("fails", "", 100), *((user, "", 700) for user in _USERS)])
     tester.run(watermark_ms=5_000)
     assert [event.key for event in tester.failed] == [b"fails"]
@@ -384,7 +392,7 @@ class _LagsAndKeeps(_Lags):
         yield given.values
 
     def on_timer(self, timer: Timer, key: Key) -> None:
-        """Forget nothing."""
+        """Emit nothing."""
 
 
 @pytest.mark.promise("keyed-timers")
@@ -441,8 +449,7 @@ def test_a_waiting_timer_by_the_events_key_holds_none_of_a_bolt_beside_its_own(
     builder.set_bolt("fails", _OverOnce(500)).fields_grouping("events", "key")
     builder.set_bolt("other", Over(1_000), 1).fields_grouping("read", "user")
     builder.set_output("out", key="user", value="said").local_grouping("other")
-    settings = {"retry_delay": "10 min", "retry_maximum": "10 min", "retry_jitter": 0}
-    tester = TopologyTester(builder.build(), ProcessSettings.model_validate(settings))
+    tester = TopologyTester(builder.build(), _PATIENT)
     tester.run([(user, "", 100) for user in _USERS])
     tester.run(watermark_ms=700)
     assert [event.event_time_ms for event in tester.failed] == [500]
@@ -464,14 +471,7 @@ def test_a_timer_that_waits_for_one_that_waits_for_a_retry_begins_no_steps(
 ) -> None:
     """The second one waits for the first one's key, which fails in the bolt beside."""
     fails_once.add(("timer", "fails"))
-    builder = TopologyBuilder("beside")
-    builder.set_spout("events")
-    builder.set_bolt("read", read).local_grouping("events")
-    for name, one in (("fails", _OverOnce(500)), ("other", _After(600))):
-        builder.set_bolt(name, one, 1).fields_grouping("read", "user")
-    builder.set_output("out", key="user", value="said").local_grouping("other")
-    settings = {"retry_delay": "10 min", "retry_maximum": "10 min", "retry_jitter": 0}
-    tester = TopologyTester(builder.build(), ProcessSettings.model_validate(settings))
+    tester = _beside(("fails", _OverOnce(500)), ("other", _After(600)))
     tester.run([("fails", "", 100), ("user", "", 150)])
     for _ in range(3):
         tester.run(watermark_ms=800)
@@ -487,14 +487,7 @@ def test_a_timer_without_room_is_called_though_one_of_its_key_waits_in_the_bolt_
 ) -> None:
     """It is the only one of the last step."""
     fails_once.add(("timer", "zzzzzz"))
-    builder = TopologyBuilder("beside")
-    builder.set_spout("events")
-    builder.set_bolt("read", read).local_grouping("events")
-    for name, one in (("fails", _OverOnce(500)), ("other", Over(1_000))):
-        builder.set_bolt(name, one, 1).fields_grouping("read", "user")
-    builder.set_output("out", key="user", value="said").local_grouping("other")
-    settings = {"retry_delay": "10 min", "retry_maximum": "10 min", "retry_jitter": 0}
-    tester = TopologyTester(builder.build(), ProcessSettings.model_validate(settings))
+    tester = _beside(("fails", _OverOnce(500)), ("other", Over(1_000)))
     tester.run([("zzzzzz", "", 100), *((user, "", 700) for user in _USERS[:8])])
     tester.run(watermark_ms=5_000)
     while tester.next_retry_s == tester.now_s:
