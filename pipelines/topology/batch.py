@@ -38,6 +38,7 @@ from sequitur.consumer.topology.settling.root import (
     readable,
     timer_of,
 )
+from sequitur.consumer.topology.settling.timer_holds import line_of
 from sequitur.consumer.topology.step.batch import (
     EmittedRoots,
     StepBatch,
@@ -344,8 +345,9 @@ class FileBatch(StepBatch):
         return found
 
     def write_roots(self, roots: Sequence[Root]) -> Location:
+        by_field = self.topology.stores_by_field
         found = [
-            (root.event[0], root.id, root.attempt, holding_turn(root.event))
+            (line_of(root.event, by_field), root.id, root.attempt, holding_turn(root.event))
             for root in roots
             if root.is_tracked
         ]

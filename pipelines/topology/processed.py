@@ -85,9 +85,8 @@ class Processed(Struct, frozen=True):
     time_ms: int | None = None
     # every event up to this event time is done; None as long as none is known
     watermark_ms: int | None = None
-    least_waiting_ms: int | None = (
-        None  # least event time of what waits, timers too; None without any
-    )
+    # least event time of what waits, timers too; None without any
+    least_waiting_ms: int | None = None
     transaction_id: int = 0  # the newest transaction that is committed; 0 before the first
     # committers that have committed it, and how many tasks they had
     committers: Mapping[str, int] = {}

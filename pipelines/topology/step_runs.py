@@ -19,6 +19,7 @@ from sequitur.consumer.topology.engine.plan import plan
 from sequitur.consumer.topology.settling.outcomes import due_ms
 from sequitur.consumer.topology.settling.root import is_made, is_own
 from sequitur.consumer.topology.step.batch import PendingEvent
+from sequitur.consumer.topology.step.room import Room
 from sequitur.consumer.topology.step.run import CountedRuns, StepRun, latest
 from sequitur.consumer.topology.transactional.builder import TransactionalTopology
 from sequitur.errors import ConservationError
@@ -199,6 +200,7 @@ class StepRuns:
         self._plan = plan(topology, spout_tasks)
         self._life = uuid4().hex
         self._counted = CountedRuns()
+        self._room = Room()
         self._merges = KeyMerges(checkpoint)
         folders = {name: str(number) for number, name in enumerate(outputs)}
         self._folders = {folder: name for name, folder in folders.items()}
@@ -242,6 +244,7 @@ class StepRuns:
     def count(self, work: StepWork, result: StepResult) -> None:
         """Let a result count: bolts go on from the runs that it comes from."""
         self._counted.add(work.entry.step, result.runs)
+        self._room.take_in(result)
 
     def begin(self, work: StepWork, *, has_events: bool = True) -> StepTry:
         begun_s = time.monotonic()
@@ -271,6 +274,7 @@ class StepRuns:
             reached_ms=reached_ms(entry) if self._topology.is_keyed else None,
             closes=work.closes,
             closed_ms=before.closed_ms,
+            room=self._room.times,
             key_folder=self._checkpoint.location(f"{KEYS_FOLDER}/{name}"),
             key_memory_bytes=self._key_memory_bytes,
             life=self._life,

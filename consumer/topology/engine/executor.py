@@ -352,7 +352,8 @@ def _step_keys(topology: Topology, start: Start, *, runs_inline: bool) -> StepKe
     if reached_ms is not None and keys:
         # Those by a field are of one bolt, and no bolt is before those by the events' key.
         reached_ms -= max(topology.delay_ms(stores[name]) for name in keys)
-    return StepKeys(keys, reached_ms, topology.draining if moment.closes else ())
+    draining = topology.draining if moment.closes else ()
+    return StepKeys(keys, reached_ms, draining, start.room)
 
 
 def _copy_of(component: Component) -> Any:
@@ -427,7 +428,11 @@ class Executor:
         # In a batch without events, unanchored tuples get a placeholder event of the batch's time.
         no_event = self._no_event(start.moment.now_ms)
         self._trees = TreeTracker(
-            rules, no_event, dead_block=topology.is_keyed, keepers=topology.key_stores
+            rules,
+            no_event,
+            dead_block=topology.is_keyed,
+            keepers=topology.key_stores,
+            by_field=topology.stores_by_field,
         )
         self._environment = environment = Environment(
             topology,
@@ -536,7 +541,7 @@ class Executor:
         trees = self._trees
         if self._trace is not None:
             self._trace.begun(root, values)
-        if trees.blocked and root.is_tracked and trees.is_blocked(values[0], root.order):
+        if trees.blocked and root.is_tracked and trees.waits_for_another(root):
             self._open.hold(root)
             return False
         if self._fed is not None and not is_own(values):
@@ -586,9 +591,9 @@ class Executor:
             if environment.transaction and (environment.is_commit or not root.is_tracked):
                 environment.outcome.fail(failure.path[-1], Cause.RAISED, failure.detail)
 
-    def hold_back(self, key: bytes | None, order: Order) -> None:
-        """Hold the events of a key that are later than one that waits and is not fed."""
-        self._trees.block(key, order)
+    def hold_back(self, line: bytes | None, order: Order) -> None:
+        """Hold the events of a line, see `line_of`, later than one that waits and is not fed."""
+        self._trees.block(line, order)
 
     def make_behind(self, orders: Mapping[bytes, Order]) -> None:
         """Hold what tasks make from now on behind the waiting tuples that they made before."""

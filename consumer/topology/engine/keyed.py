@@ -245,12 +245,19 @@ class StepKeys:
         stores: Mapping[str, KeyStore],
         reached_ms: int | None,
         draining: Collection[str] = (),
+        room: int = 1,
     ) -> None:
-        """Take all timers of the bolts that are `draining` for due."""
+        """Take all timers of the bolts that are `draining` for due.
+
+        They may take `room` times the usual memory.
+        """
+        self.room = room
         # waits until no call of a key runs, and returns whether one did; None: calls run one by one
         self.await_key: Callable[[bytes], bool] | None = None
         # whether state expires in a call, which may have to be undone, as that of a timer
         self.expires_by_calls = False
+        # the line of a key's timers: see `settling.timer_holds.line_of`
+        self.line_of: Callable[[bytes], bytes] = lambda key: key
         self.log = KeyLog.empty()
         # timers that wait as events do: they are not called otherwise
         self.waiting: set[TimerPlace] = set()
@@ -389,12 +396,13 @@ class StepKeys:
             if due.name is None and due.number == _TO_ADD:
                 self._take_in(due, blocked)
                 continue
-            if key in blocked or self.is_behind_cut(due.time_ms, due.topic, key, component):
+            is_left = self.is_behind_cut(due.time_ms, due.topic, key, component)
+            if is_left or self.line_of(key) in blocked:
                 continue
             if due.name is None and not self.expires_by_calls:
                 self._expire(due)
                 continue
-            if self._changed_bytes > _MOST_TIMERS_BYTES:
+            if self._changed_bytes > self.room * _MOST_TIMERS_BYTES:
                 self.is_cut, self._cut = True, (due.time_ms, due.topic, key, component)
                 continue
             place = place_of(due)
@@ -539,7 +547,7 @@ class StepKeys:
             del self._read[component, key]
             heapq.heappush(self.coming, due._replace(topic=AFTER_EVENTS))
             return
-        if self._timers_bytes > _MOST_TIMERS_BYTES:
+        if self._timers_bytes > self.room * _MOST_TIMERS_BYTES:
             self.is_cut, self._cut = True, (time_ms, due.topic, key, component)
             return
         if is_next:
@@ -555,7 +563,8 @@ class StepKeys:
         where = component, key
         # Keys with calls are in memory anyway. They do not count: their timers may be undone with
         # these calls, and a step must not end with nothing done.
-        if key not in blocked and where not in self._waiting_keys and where not in self.log.left:
+        is_blocked = self.line_of(key) in blocked
+        if not is_blocked and where not in self._waiting_keys and where not in self.log.left:
             self._timers_bytes += _KEY_BYTES + len(entry.state or b"")
         expires_ms = entry.more.expires_ms
         if expires_ms is not None and expires_ms <= reached_ms and not self.expires_by_calls:

@@ -8,6 +8,7 @@ once, so that later calls at its key go on without it.
 from __future__ import annotations
 
 import pickle
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 from sequitur.base.copy_headers import FailReason
@@ -34,7 +35,7 @@ from sequitur.consumer.topology.settling.root import (
     least,
     turn_of,
 )
-from sequitur.consumer.topology.settling.timer_holds import TimerHolds
+from sequitur.consumer.topology.settling.timer_holds import TimerHolds, line_of_bolt
 from sequitur.errors import EmitError
 
 if TYPE_CHECKING:
@@ -81,6 +82,7 @@ class KeyedStageExecutor(Executor):
         self.keys.expires_by_calls = True
         self._component = component
         self._store = self._topology.components[component].key_store
+        self.keys.line_of = partial(line_of_bolt, self._store)
         self._hold_of_others = hold
         self._holds = TimerHolds.of(self._topology, component)
         self._timers: dict[int, Root] = {}
@@ -203,6 +205,11 @@ class KeyedStageExecutor(Executor):
                 self.keys.drop(place)
 
     @property
+    def is_cut(self) -> bool:
+        """Whether the rest is left to the next step for want of memory."""
+        return self.keys.is_cut or self._has_many_images
+
+    @property
     def waiting_keys(self) -> set[bytes]:
         """The keys with timers that wait in the form of events, or will."""
         tried, trees = self.keys.log.timers, self._trees
@@ -229,7 +236,7 @@ class KeyedStageExecutor(Executor):
 
     @property
     def _has_many_images(self) -> bool:
-        return self.keys.images_bytes > MOST_IMAGES_BYTES
+        return self.keys.images_bytes > self.keys.room * MOST_IMAGES_BYTES
 
     def _is_early(self, order: Order) -> bool:
         hold = self.hold

@@ -222,7 +222,7 @@ class TaskOutput:
     def _waits(self, root: Root) -> bool:
         """Return whether a tuple waits, not given out, for an earlier one that its task made."""
         trees = self._trees
-        if root.is_tracked and trees.blocked and trees.is_blocked(root.key, root.order):
+        if root.is_tracked and trees.blocked and trees.waits_for_another(root):
             root.is_held = True
         return root.is_held
 
@@ -716,6 +716,7 @@ class Start:
     last_made: Mapping[bytes, Order] = field(default_factory=dict)
     # what the keyed bolts here keep, by component
     keys: Mapping[str, KeyStore] = field(default_factory=dict)
+    room: int = 1  # how many times the usual memory these may take: see `step.room`
     # whether tasks run once more without events that are not done: calls are repeated then
     is_again: bool = False
 

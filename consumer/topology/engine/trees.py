@@ -8,7 +8,7 @@ from sequitur.consumer.topology.api.tuple import Event, Tuple
 from sequitur.consumer.topology.engine.plan import Ordering
 from sequitur.consumer.topology.settling.outcomes import EventOutcome, settle_roots
 from sequitur.consumer.topology.settling.root import is_made, never_acked, turn_of
-from sequitur.consumer.topology.settling.timer_holds import keeper_of
+from sequitur.consumer.topology.settling.timer_holds import keeper_of, line_of
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Sequence
@@ -151,12 +151,18 @@ class TreeTracker:
     """Acks and fails trees, and holds back events behind those that failed."""
 
     __slots__ = (
-        "_dead_block", "_keepers", "_keeps_order", "_policy", "blocked", "current", "event",
-        "late_acks", "untracked_failures", "waiting_keys", "waits",
+        "_by_field", "_dead_block", "_keepers", "_keeps_order", "_policy", "blocked", "current",
+        "event", "late_acks", "untracked_failures", "waiting_keys", "waits",
     )  # fmt: skip
 
     def __init__(
-        self, rules: Rules, event: Any, *, dead_block: bool = False, keepers: Collection[str] = ()
+        self,
+        rules: Rules,
+        event: Any,
+        *,
+        dead_block: bool = False,
+        keepers: Collection[str] = (),
+        by_field: Collection[str] = (),
     ) -> None:
         """Begin without trees.
 
@@ -165,9 +171,11 @@ class TreeTracker:
             event: Values that stand for no event.
             dead_block: Whether events that are given up hold others, too: until they are undone.
             keepers: The stores of the topology's keyed bolts.
+            by_field: Those of bolts that are keyed by another field than the events' key.
         """
         self._dead_block = dead_block
         self._keepers = keepers
+        self._by_field = by_field
         self.current: Root | None = None
         self.event = event
         self.blocked: dict[bytes, Order] = {}
@@ -206,7 +214,7 @@ class TreeTracker:
             root.failure = failure
             gives_up = self._policy.gives_up(root.attempt, failure.reason)
             if self._dead_block or not gives_up:
-                self.block(root.key, root.order)
+                self.block(self._line_of(root), root.order)
             if not gives_up:
                 self.let_wait(root.event)
 
@@ -238,7 +246,7 @@ class TreeTracker:
             return False
         if not self.blocked:
             return True
-        if not any(root.is_tracked and self.is_blocked(root.key, root.order) for root, _ in trees):
+        if not any(root.is_tracked and self.waits_for_another(root) for root, _ in trees):
             return True
         for root, _ in trees:
             if root.failure is None and root.is_tracked:
@@ -248,18 +256,22 @@ class TreeTracker:
     def hold(self, root: Root) -> None:
         """Hold an event, and later ones of its key."""
         root.is_held = True
-        self.block(root.key, root.order)
+        self.block(self._line_of(root), root.order)
         self.let_wait(root.event)
 
-    def block(self, key: bytes | None, order: Order) -> None:
-        """Hold the events of a key that are later than one that waits."""
-        if self._keeps_order and key is not None:
-            self.blocked[key] = min(order, self.blocked.get(key, order))
+    def block(self, line: bytes | None, order: Order) -> None:
+        """Hold the events of a line, see `line_of`, that are later than one that waits."""
+        if self._keeps_order and line is not None:
+            self.blocked[line] = min(order, self.blocked.get(line, order))
 
-    def is_blocked(self, key: bytes | None, order: Order) -> bool:
-        """Return whether an event is behind an earlier one of its key that waits."""
-        before = None if key is None else self.blocked.get(key)
-        return before is not None and order > before
+    def waits_for_another(self, root: Root) -> bool:
+        """Return whether an event is behind an earlier one of its line that waits."""
+        line = self._line_of(root)
+        before = None if line is None else self.blocked.get(line)
+        return before is not None and root.order > before
+
+    def _line_of(self, root: Root) -> bytes | None:
+        return line_of(root.event, self._by_field)
 
 
 _OPEN_AT_ONCE: Final = 1 << 12

@@ -71,6 +71,25 @@ def keeper_of(event: tuple[Any, ...], stores: Iterable[str]) -> str:
     return ""
 
 
+def line_of(event: tuple[Any, ...], by_field: Iterable[str]) -> bytes | None:
+    """Return the key by which an event waits for earlier ones, from its values; None: for none.
+
+    A timer of a bolt by another field waits for those of its bolt alone. So one that waits for a
+    timer of a bolt before its own does not hold that.
+
+    Args:
+        event: Its values.
+        by_field: The stores of the bolts that are keyed by another field.
+    """
+    keeper = keeper_of(event, by_field) if by_field else ""
+    return line_of_bolt(keeper, event[0]) if keeper else event[0]
+
+
+def line_of_bolt(store: str, key: bytes) -> bytes:
+    """Return the same for the timers of a key of a bolt by another field."""
+    return b"%b\0%b" % (key, store.encode())
+
+
 def earliest(*waits: Mapping[str, int]) -> dict[str, int]:
     """Return the least turn by name."""
     found: dict[str, int] = {}

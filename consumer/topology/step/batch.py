@@ -228,6 +228,7 @@ class TaskResult:
     next_turn: int | None = None  # the turn of that timer, where the bolt is keyed by a field
     # event times up to which it has closed windows before their time, by bolt
     closed_ms: Mapping[str, int] = field(default_factory=dict)
+    is_cut: bool = False  # whether something was left to the next step for want of memory
     is_open: bool = False  # whether it was to close a window that stood behind a failed event
     # how many events were late for a window, by bolt: if all is done, where ackers decide on it
     late_for_window: Mapping[str, int] = field(default_factory=dict)
@@ -339,6 +340,7 @@ class StepBatch(ABC):
     )
     # event times up to which earlier drains have closed windows, by bolt
     closed_ms: Mapping[str, int] = field(default_factory=dict)
+    room: int = 1  # see `Room`
     transaction: Transaction | None = None
     run: str = ""  # names this run of the step; unique in a life of the job
     counted: frozenset[str] = frozenset()  # the newest runs of earlier steps whose results counted

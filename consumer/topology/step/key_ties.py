@@ -38,7 +38,6 @@ class KnownRoots:
     held: Collection[int] = ()  # ids
     dead: Collection[int] = ()  # ids of those that are given up
     holds: Mapping[int, int] = field(default_factory=dict)  # see `holds_of`
-    cuts: Mapping[int, Cut] = field(default_factory=dict)  # see `cuts_of`
 
 
 class Cut(NamedTuple):
@@ -116,28 +115,15 @@ def timers_of(calls: Sequence[Calls]) -> dict[int, StageTimers]:
     }
 
 
-def cuts_of(calls: Sequence[Calls], known: Mapping[int, Cut]) -> dict[int, Cut]:
-    """Return where stages have left tuples to the next step, by stage.
-
-    Begin with what is `known` of a run before, without which the stages have run once more.
-    """
-    cuts = dict(known)
+def cuts_of(calls: Sequence[Calls]) -> dict[int, Cut]:
+    """Return where stages have left tuples to the next step, by stage."""
+    cuts: dict[int, Cut] = {}
     for one in calls:
         if one.cut is not None:
             before = cuts.get(one.stage, one.cut)
             roots = np.union1d(one.cut.roots, before.roots)
             cuts[one.stage] = Cut(min(one.cut.turn, before.turn), roots)
     return cuts
-
-
-def without_callers(cuts: Mapping[int, Cut], calls: Sequence[Calls]) -> dict[int, Cut]:
-    """Return cuts without the roots that their stages have calls for."""
-    found = dict(cuts)
-    for one in calls:
-        if one.stage in found:
-            cut = found[one.stage]
-            found[one.stage] = cut._replace(roots=np.setdiff1d(cut.roots, one.roots))
-    return found
 
 
 def holds_of(

@@ -26,7 +26,6 @@ from sequitur.consumer.topology.step.key_ties import (
     UndoCallsTask,
     cuts_of,
     holds_of,
-    without_callers,
 )
 from sequitur.consumer.topology.step.tasks import AckerTask, SpoutTask, StageTask
 from sequitur.consumer.topology.step.undone_keys import UndoTask
@@ -178,9 +177,8 @@ class StepResult:
     # of all: failed, late_acks, untracked_failures, emitted, outputs, crashes
     counts: Counter[str] = field(default_factory=Counter)
     next_due_ms: int | None = None  # when the next event is to be tried again; None without any
-    least_waiting_ms: int | None = (
-        None  # least event time of what waits, timers too; None without any
-    )
+    # least event time of what waits, timers too; None without any
+    least_waiting_ms: int | None = None
     waiting_turns: dict[str, int] = field(default_factory=dict)  # see `TaskResult`
     # the records, by the name of their place
     records: dict[str, list[Handle]] = field(default_factory=dict)
@@ -193,6 +191,7 @@ class StepResult:
     # what it has changed of the keys of keyed bolts, by component and task; the newest last
     keys: dict[tuple[str, int], list[Handle]] = field(default_factory=dict)
     next_timer_ms: int | None = None  # when the next timer of a key is due; None without any
+    is_stuck: bool = False  # whether it had too little memory to finish the oldest of what it held
     # event times up to which it has closed windows before their time, by bolt
     closed_ms: dict[str, int] = field(default_factory=dict)
     # how many events were late for a window and are done, by bolt
@@ -228,6 +227,10 @@ class StepRun:
         self._result = StepResult(states=dict(states))
         self._last_made: dict[bytes, Order] = {}
         self._known = KnownRoots()
+        self._is_cut = False  # whether something is left to the next step for want of memory
+        # the first turn of what is done, and of what is held and runs again in the next step
+        self._first_done: int | None = None
+        self._first_held: int | None = None
 
     def run(self) -> StepResult:
         if self._batch.plan.is_local:
@@ -244,6 +247,7 @@ class StepRun:
         counts["crashes"] = self._tasks.crashes
         counts["made_acked"] = counts["made"] + counts["made_tried"] - counts["made_left"]
         counts["acked"] -= counts["made_acked"]
+        self._result.is_stuck = self._is_stuck()
         if counts["emitted"] != counts["outputs"]:
             raise ConservationError(
                 f"bolts emitted {counts['emitted']} records, but {counts['outputs']} are in files"
@@ -270,6 +274,7 @@ class StepRun:
             self._result.next_due_ms = self._result.least_waiting_ms = None
             self._result.waiting_turns.clear()
         results: Sequence[TaskResult] = self._with_later_stages(spouts, wave)
+        self._is_cut |= any(one.is_cut for one in results)
         if self._batch.topology.keyed_by_field and self._batch.ackers:
             results = self._without_failed(spouts, results, wave)
         self._take_all(results)
@@ -359,6 +364,8 @@ class StepRun:
             for own in decide(self._batch, roots, replace(found, calls=()))
             for one in own
         }
+        if all(one.reason is None for one in alone.values()):
+            return KnownRoots()  # nothing has failed: the next step gives all of it again
         all_ids = {one.id for own in decide(self._batch, roots, found) for one in own}
         tied = all_ids - alone.keys()
         ties = {
@@ -381,10 +388,6 @@ class StepRun:
         emitted = self._batch.emitted_roots(roots)
         wait = [root for root, one in kept.items() if not one.is_dead]
         waits = np.isin(emitted.ids, np.array(wait, np.uint64))
-        is_held = all(one.reason is None for one in alone.values())
-        cuts = {}
-        if is_held:  # what has called a stage is left out of it now, so it gives nothing there
-            cuts = without_callers(found.cuts_for(emitted.ids[waits]), found.calls)
         return KnownRoots(
             places,
             {
@@ -394,8 +397,7 @@ class StepRun:
             },
             {root for root, one in kept.items() if one.reason is None},
             {root for root, one in kept.items() if one.is_dead},
-            holds_of(found.calls, emitted.ids[waits], emitted.turns[waits], cuts),
-            cuts,
+            holds_of(found.calls, emitted.ids[waits], emitted.turns[waits], {}),
         )
 
     def _run(self, tasks: Sequence[SpoutTask | StageTask]) -> list[TaskResult]:
@@ -483,6 +485,8 @@ class StepRun:
         """
         acked, verdicts = self._verdicts(spouts, results)
         self._result.counts["acked"] += acked
+        if self._is_cut:
+            self._note_progress(self._roots(spouts, results), verdicts)
         made: dict[int, list[Handle]] = {}
         for place, one in self._by_place(results):
             made.setdefault(place, []).append(one.told.made_file)
@@ -491,6 +495,32 @@ class StepRun:
                 made.setdefault(place, []).append(one.told.timers_file)
         self._leave(verdicts, [one.told.roots_file for one in spouts], window, made)
         return verdicts
+
+    def _note_progress(
+        self, roots: Sequence[Handle], verdicts: Sequence[Sequence[EventVerdict]]
+    ) -> None:
+        batch, emitted = self._batch, self._batch.emitted_roots(roots)
+        left = [one for own in verdicts for one in own if not one.is_dead]
+        held = [
+            one.id for one in left if one.reason is None and (one.retry_at_ms or 0) <= batch.now_ms
+        ]
+        are_left, are_held = (
+            np.isin(emitted.ids, np.array(ids, np.uint64))
+            for ids in ([one.id for one in left], held)
+        )
+        done, waits = emitted.turns[~are_left].tolist(), emitted.turns[are_held].tolist()
+        self._first_done = least(self._first_done, *done)
+        self._first_held = least(self._first_held, *waits)
+
+    def _is_stuck(self) -> bool:
+        """Return whether nothing was done that came before the oldest of what is held."""
+        if not self._is_cut or self._first_held is None:
+            return False
+        # What a bolt's timers emit may come before what is older than they are.
+        topology = self._batch.topology
+        delay_ms = max((topology.delay_ms(bolt) for bolt in topology.keyed_by_field), default=0)
+        last = self._first_held + 2 * delay_ms
+        return self._first_done is None or self._first_done > last
 
     def _with_undone(
         self, spouts: Sequence[TaskResult], verdicts: Sequence[Sequence[EventVerdict]], wave: int
@@ -654,7 +684,7 @@ class StepRun:
             [several for one in told for several in one.shared],
             read,
             [each for one in spouts for each in one.not_tried.items()],
-            cuts_of(read, self._known.cuts),
+            cuts_of(read),
             held_by_tasks,
         )
 

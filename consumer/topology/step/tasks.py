@@ -33,7 +33,7 @@ from sequitur.consumer.topology.settling.root import (
     timer_of,
     turn_of,
 )
-from sequitur.consumer.topology.settling.timer_holds import earliest, keeper_of
+from sequitur.consumer.topology.settling.timer_holds import earliest, line_of
 from sequitur.consumer.topology.step.batch import (
     EventVerdict,
     NoOutputs,
@@ -41,7 +41,12 @@ from sequitur.consumer.topology.step.batch import (
     Told,
     emissions,
 )
-from sequitur.consumer.topology.step.verdicts import UnfinishedEvents, crashed, retry_times
+from sequitur.consumer.topology.step.verdicts import (
+    UnfinishedEvents,
+    crashed,
+    first_by_keeper,
+    retry_times,
+)
 from sequitur.errors import TopologyError
 
 if TYPE_CHECKING:
@@ -204,7 +209,7 @@ class SpoutTask:
         self, waiting: Sequence[PendingEvent], executor: Executor, unfinished: UnfinishedEvents
     ) -> int:
         """Feed the waiting events that are due. The others hold back later events of their keys."""
-        made = 0
+        made, by_field = 0, self.batch.topology.stores_by_field
         ids = itertools.count(self.given.first_id)
         for root, pending, runs in zip(ids, waiting, self._run_now(waiting), strict=False):
             event = pending.event
@@ -212,7 +217,7 @@ class SpoutTask:
                 root_ = self._root(root, event, pending.attempts + 1)
                 made += _feed(executor, root_, event)
             else:
-                executor.hold_back(event[0], event[3:7])
+                executor.hold_back(line_of(event, by_field), event[3:7])
                 unfinished.skip(pending)
         return made
 
@@ -240,14 +245,14 @@ class SpoutTask:
         result: TaskResult,
     ) -> None:
         """Feed a part of the events, without those that kill the process."""
-        blamed = dict(trial.blamed)
+        blamed, by_field = dict(trial.blamed), self.batch.topology.stores_by_field
         runs = self._run_now(waiting)
         for place, (root, pending, event) in trial.of(self.given.all(self.window)):
             attempt = 1 if pending is None else pending.attempts + 1
             result.taken += pending is None
             is_it_own = pending is not None and is_own(event)
             if pending is not None and not runs[place]:
-                executor.hold_back(event[0], event[3:7])
+                executor.hold_back(line_of(event, by_field), event[3:7])
                 unfinished.skip(pending)
             elif place in trial.poison:
                 unfinished.add_killer(event, attempt)
@@ -278,8 +283,9 @@ class SpoutTask:
         """Return for each waiting event whether it runs now."""
         if self.wave:
             return [False] * len(waiting)
+        by_field = self.batch.topology.stores_by_field
         runs: list[bool] = runs_now(
-            numbered(one.event[0] for one in waiting),
+            numbered(line_of(one.event, by_field) for one in waiting),
             retry_times(waiting),
             self.batch.now_ms,
             policy=self.batch.rules.retry,
@@ -301,15 +307,15 @@ class SpoutTask:
         by_field, keepers = self.batch.topology.stores_by_field, self.batch.topology.key_stores
         if not by_field:
             return
-        not_tried: dict[str, tuple[int, int]] = {}
-        retries_ms: dict[bytes | None, int] = {}
+        retries_ms: dict[bytes | None, int] = {}  # of the first one of each line
         for one in skipped:
-            if not is_made(one.event):
-                key, at_ms = one.event[0], one.retry_at_ms or 0
-                if key is not None:  # it may wait for the first one of its key
-                    at_ms = retries_ms.setdefault(key, at_ms)
-                first = turn_of(*one.event[3:5]), at_ms
-                not_tried.setdefault(keeper_of(one.event, keepers), first)
+            retries_ms.setdefault(line_of(one.event, by_field), one.retry_at_ms or 0)
+        not_tried: dict[str, tuple[int, int]] = {}
+        for keeper, one in first_by_keeper(skipped, keepers).items():
+            line, at_ms = line_of(one.event, by_field), one.retry_at_ms or 0
+            if line is not None:  # it may wait for the first one there
+                at_ms = retries_ms[line]
+            not_tried[keeper] = turn_of(*one.event[3:5]), at_ms
         left = None
         if isinstance(executor, KeyedExecutor):
             left = executor.first_left({one.event[0] for one in skipped} - {None})
@@ -353,6 +359,7 @@ class SpoutTask:
         blocked |= {one.root.key for one in left.values() if one.outcome is not EventOutcome.DEAD}
         result.next_timer_ms = executor.keys.next_timer_ms(blocked)
         result.closed_ms, result.is_open = executor.keys.closed_ms, executor.keys.is_open(blocked)
+        result.is_cut = executor.keys.is_cut
         executor.keys.close()
 
     def _leave_unfinished(
@@ -481,6 +488,7 @@ class StageTask:
         result.next_turn = executor.keys.next_turn(waiting)
         result.late_for_window = log.late_for_window(())
         result.closed_ms = executor.keys.closed_ms
+        result.is_cut = executor.is_cut
         # What waits holds timers. The step that tries it again looks at them.
         result.is_open = executor.hold is None and executor.keys.is_open(waiting)
 
@@ -600,6 +608,7 @@ def _executor(  # noqa: PLR0917 - private, and each is of a type of its own
             tracks_made=bool(batch.ackers),
             last_made=of.made,
             keys=keys,
+            room=batch.room,
         ),
         instances=instances,
         trace=batch.trace,

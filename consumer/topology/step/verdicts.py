@@ -22,7 +22,7 @@ from sequitur.consumer.topology.settling.root import (
     never_acked,
     turn_of,
 )
-from sequitur.consumer.topology.settling.timer_holds import keeper_of
+from sequitur.consumer.topology.settling.timer_holds import keeper_of, line_of
 from sequitur.consumer.topology.step.batch import (
     EventVerdict,
     PendingEvent,
@@ -32,7 +32,7 @@ from sequitur.consumer.topology.step.batch import (
 from sequitur.consumer.topology.step.key_ties import holds_of, timers_of
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping, Sequence
+    from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 
     from sequitur.consumer.topology.settling.outcomes import Settlement
     from sequitur.consumer.topology.step.batch import (
@@ -98,11 +98,10 @@ class UnfinishedEvents:
         times_ms = (one.event[3] for one in waiting if not is_made(one.event))
         result.least_waiting_ms = next(times_ms, None)
         if batch.topology.keyed_by_field:
-            keepers = batch.topology.key_stores
-            for one in waiting:
-                if not is_made(one.event):
-                    turn = turn_of(*one.event[3:5])
-                    result.waiting_turns.setdefault(keeper_of(one.event, keepers), turn)
+            firsts = first_by_keeper(waiting, batch.topology.key_stores)
+            result.waiting_turns = {
+                keeper: turn_of(*one.event[3:5]) for keeper, one in firsts.items()
+            }
         if batch.topology.is_keyed:
             result.blocked = {one.event[0] for one in waiting} - {None}
         result.waiting_file = batch.write_waiting(waiting)
@@ -131,12 +130,24 @@ class UnfinishedEvents:
 
 def _next_due_ms(waiting: Sequence[PendingEvent], batch: StepBatch) -> int | None:
     """Return when the next event is tried again. One that waits for no other is due at once."""
+    by_field = batch.topology.stores_by_field
     due_ms = next_due_ms(
-        numbered(one.event[0] for one in waiting),
+        numbered(line_of(one.event, by_field) for one in waiting),
         retry_times(waiting),
         keeps_order=batch.rules.ordering is Ordering.KEY,
     )
     return None if due_ms is None else max(due_ms, batch.now_ms)
+
+
+def first_by_keeper(
+    waiting: Iterable[PendingEvent], keepers: Collection[str]
+) -> dict[str, PendingEvent]:
+    """Return the first of what waits, in its order, by `keeper_of`. Made tuples hold no timers."""
+    firsts: dict[str, PendingEvent] = {}
+    for one in waiting:
+        if not is_made(one.event):
+            firsts.setdefault(keeper_of(one.event, keepers), one)
+    return firsts
 
 
 def retry_times(waiting: Iterable[PendingEvent]) -> Any:

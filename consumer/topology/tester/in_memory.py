@@ -12,6 +12,7 @@ from sequitur.consumer.topology.engine.key_store import MemoryKeyStore
 from sequitur.consumer.topology.engine.plan import OutputRecord, Sent, order_of
 from sequitur.consumer.topology.settling.acker import acker_of
 from sequitur.consumer.topology.settling.outcomes import numbered
+from sequitur.consumer.topology.settling.timer_holds import line_of
 from sequitur.consumer.topology.step.batch import (
     EmittedRoots,
     StepBatch,
@@ -132,10 +133,11 @@ class InMemoryBatch(StepBatch):
 
     def emitted_roots(self, roots: Sequence[Sequence[Root]]) -> EmittedRoots:
         every = [root for own in roots for root in own]
+        by_field = self.topology.stores_by_field
         return EmittedRoots(
             np.array([root.id for root in every], np.uint64),
             np.array([root.attempt for root in every], np.int64),
-            numbered(root.key for root in every),
+            numbered(line_of(root.event, by_field) for root in every),
             np.array([holding_turn(root.event) for root in every], np.int64),
             [len(own) for own in roots],
         )

@@ -40,6 +40,7 @@ from sequitur.consumer.topology.settling.root import (
     timer_of,
 )
 from sequitur.consumer.topology.step.batch import components_of
+from sequitur.consumer.topology.step.room import Room
 from sequitur.consumer.topology.step.run import CountedRuns, StepRun, TasksHere, latest
 from sequitur.consumer.topology.tester.in_memory import InMemoryBatch, InMemoryInput, in_order
 from sequitur.consumer.topology.tester.tuple_trees import TreeRecorder
@@ -140,6 +141,7 @@ class TopologyTester:
         self._keys: dict[tuple[str, int], MemoryKeyStore] = {}
         self._instances = Instances()
         self._counted = CountedRuns()
+        self._room = Room()
         self._runs = itertools.count(1)
         self._batches = 0
         self._ran_ms: int | None = None
@@ -315,6 +317,7 @@ class TopologyTester:
             reached_ms=self._reached_ms,
             closes=self._closes,
             closed_ms=self._closed_ms,
+            room=self._room.times,
             ticks=ticks_due(self._topology.tick_intervals_ms, self._ran_ms, self._now_ms),
             now_s=lambda: self._now_s,
             next_edge=self._next_id,
@@ -327,6 +330,7 @@ class TopologyTester:
     def _take_in(self, result: StepResult) -> None:
         self._waiting, self._states = result.waiting, result.states
         self._next_due_ms = result.next_due_ms
+        self._room.take_in(result)
         for where, several in result.keys.items():
             store = self._keys.setdefault(where, MemoryKeyStore())
             for changes in several:
