@@ -572,7 +572,7 @@ class StepRun:
     def _take_keys(self, spouts: Sequence[TaskResult], later: Sequence[TaskResult]) -> None:
         batch, result = self._batch, self._result
         results = [*spouts, *later]
-        stages = (stage for stage, _ in batch.plan.places[len(spouts) :])
+        stages = [stage for stage, _ in batch.plan.places[len(spouts) :]]
         ahead = [self._next_timer_ms(*one) for one in zip(stages, later, strict=False)]
         due_ms = result.next_timer_ms = least(*(one.next_timer_ms for one in spouts), *ahead)
         if due_ms is not None and batch.reached_ms is not None and due_ms <= batch.reached_ms:
@@ -580,7 +580,13 @@ class StepRun:
             # What it emits is not late for other bolts: it holds the watermark back.
             result.next_due_ms = least(result.next_due_ms, batch.now_ms)
             result.least_waiting_ms = least(result.least_waiting_ms, due_ms)
-        if any(one.is_open for one in results):
+        # What waits holds timers. The step that tries it again looks at them.
+        are_open = [one.is_open for one in spouts]
+        are_open += [
+            one.is_open and self._hold_of(stage) is None
+            for stage, one in zip(stages, later, strict=False)
+        ]
+        if any(are_open):
             result.next_due_ms = least(result.next_due_ms, batch.now_ms)
         for one in results:
             result.late_for_window.update(one.late_for_window)
@@ -595,11 +601,15 @@ class StepRun:
         """
         if done.next_turn is None:
             return None
-        holds = TimerHolds.of(self._batch.topology, stage.components[0])
-        hold = holds.first(self._result.waiting_turns)
+        hold = self._hold_of(stage)
         if hold is not None and done.next_turn > hold:
             return None
-        return (done.next_turn >> 1) + holds.delay_ms
+        return (done.next_turn >> 1) + self._batch.topology.delay_ms(stage.components[0])
+
+    def _hold_of(self, stage: Stage) -> int | None:
+        """Return the first turn at which what waits holds timers of a stage; None: at none."""
+        holds = TimerHolds.of(self._batch.topology, stage.components[0])
+        return holds.first(self._result.waiting_turns)
 
     def _by_place(self, results: Sequence[TaskResult]) -> list[tuple[int, TaskResult]]:
         """Return results with made tuples, each with the first-stage task where these wait.

@@ -489,8 +489,7 @@ class StageTask:
         result.late_for_window = log.late_for_window(())
         result.closed_ms = executor.keys.closed_ms
         result.is_cut = executor.is_cut
-        # What waits holds timers. The step that tries it again looks at them.
-        result.is_open = executor.hold is None and executor.keys.is_open(waiting)
+        result.is_open = executor.keys.is_open(waiting)
 
     def _receive(self, executor: Executor) -> None:
         """Give bolts the tuples of this part, except those that are known to fail."""

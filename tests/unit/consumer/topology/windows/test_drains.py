@@ -12,6 +12,7 @@ from sequitur.consumer.topology import (
     ProcessSettings,
     TopologyBuilder,
     TopologyTester,
+    bolt,
 )
 from sequitur.consumer.topology.engine import keyed
 from sequitur.testing import ReorderTester
@@ -305,3 +306,53 @@ def test_a_job_leaves_windows_open_until_it_drains(fails: int) -> None:
 
 def _process(settings: dict[str, Any]) -> Any:
     return ProcessSettings.model_validate(settings | {"max_attempts": 0, "retry_factor": 1})
+
+
+_CALLED = set[str]()
+
+
+@bolt(fields=("key", "said"))
+def begins(event: Event) -> Iterator[Any]:
+    assert event.key is not None
+    yield event.key.decode(), "begins"
+
+
+class Ends(KeyedBolt):
+    """Says when the time of a key is over, also in a drain."""
+
+    fields = ("key", "said")
+    drains = True
+
+    def __init__(self, ends_ms: dict[str, int], fails_for: str = "") -> None:
+        self._ends_ms, self._fails_for = ends_ms, fails_for
+
+    def process(self, given: Tuple, key: Key) -> None:
+        at_ms = self._ends_ms.get(key.value)
+        if given["said"] == "begins" and at_ms is not None:
+            key.timer("end", at=at_ms)
+
+    def on_timer(self, timer: Timer, key: Key) -> Iterator[Any]:
+        del timer
+        if key.value == self._fails_for and key.value not in _CALLED:
+            _CALLED.add(key.value)
+            raise ValueError("fails at its first call, and not when that is repeated")
+        yield key.value, "is over"
+
+
+@pytest.mark.promise("windows-drained")
+def test_a_drain_goes_on_where_what_failed_passes_when_the_step_repeats_it() -> None:
+    """Later timers in other tasks, and what comes behind them, make these tasks run once more."""
+    _CALLED.clear()
+    builder = TopologyBuilder("drains")
+    builder.set_spout("events")
+    builder.set_bolt("begins", begins).local_grouping("events")
+    first = Ends(dict.fromkeys("abcdef", 1_000))
+    builder.set_bolt("first", first, 1).fields_grouping("begins", "key")
+    second = builder.set_bolt("second", Ends({**dict.fromkeys("bcdef", 950), "a": 900}, "a"), 4)
+    second.fields_grouping("begins", "key").fields_grouping("first", "key")
+    builder.set_output("out", key="key", value="said").local_grouping("second")
+    tester = TopologyTester(builder.build())
+    tester.run([(key, "", 100) for key in "abcdef"])
+    tester.drain()
+    assert {"a"} == _CALLED
+    assert sorted(tester.records("out")) == [(key.encode(), b"is over") for key in "abcdef"]
