@@ -143,7 +143,7 @@ def _torn_tail(
     if not ends:  # the first round was synced before the file got its name
         return None
     start = ends[-1]
-    after = [placed for placed in frames if placed.at > bad]
+    after = [placed for placed in frames if placed.at >= bad]  # at it: a whole round is gone
     if gaps and after:
         was_synced = any(placed.synced > start for placed in after)
         if was_synced or not _has_zero_sector(data, bad, gaps[0].end):

@@ -48,12 +48,23 @@ def test_blocks_that_become_small_join(*, back: bool) -> None:
 
 
 def test_blocks_of_few_ranges_do_not_add_up() -> None:
-    """All but two ranges of each block are joined to one: two neighbours are never both small."""
+    """All but two ranges of each block are joined to one: two neighbours are never both small.
+
+    What comes later still finds its block.
+    """
     ranges = _every_tenth()
     for first in range(0, 10 * _COUNT, 5 * BLOCK_RANGES):
         ranges.add(first, first + 5 * BLOCK_RANGES - 20)
     lengths = block_lengths(ranges)
     assert all(one + other > BLOCK_RANGES // 2 for one, other in pairwise(lengths))
+    assert list(ranges) == [
+        (first + begin, first + stop)
+        for first in range(0, 10 * _COUNT, 5 * BLOCK_RANGES)
+        for begin, stop in (
+            (0, 5 * BLOCK_RANGES - 15),
+            (5 * BLOCK_RANGES - 10, 5 * BLOCK_RANGES - 5),
+        )
+    ]
 
 
 def test_one_range_takes_the_place_of_all() -> None:
@@ -109,6 +120,23 @@ def test_many_ranges_are_merged() -> None:
     """In any order, those that overlap or touch become one."""
     firsts, stops = merge(np.array([8, 1, 3, 20, 9]), np.array([10, 3, 5, 21, 15]))
     assert list(zip(firsts.tolist(), stops.tolist(), strict=True)) == [(1, 5), (8, 15), (20, 21)]
+
+
+def test_many_large_offsets_are_kept_to_the_last_bit() -> None:
+    """Floating-point numbers would round them."""
+    ranges = AckedRanges()
+    firsts = np.array([(1 << 62) + 1, (1 << 62) + 5])
+    assert ranges.add_many(firsts, firsts + 2) == 4
+    assert list(ranges) == [((1 << 62) + at, (1 << 62) + at + 2) for at in (1, 5)]
+
+
+def test_a_range_joins_blocks_that_were_added_in_two_ways() -> None:
+    """One by one, and many at once."""
+    ranges = _every_tenth(2000)
+    firsts = np.arange(7, 1007, 10)
+    assert ranges.add_many(firsts, firsts + 1) == 100
+    assert ranges.add(1000, 19_995) == 18_995 - 5 * 1900
+    assert list(ranges)[-2:] == [(997, 998), (1000, 19_995)]
 
 
 def test_many_ranges_touch_the_block_behind_them() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import struct
+import tracemalloc
 import zlib
 from typing import TYPE_CHECKING
 
@@ -24,6 +25,15 @@ if TYPE_CHECKING:
 IDENTITY = CursorIdentity("billing", "orders", 3)
 _HEADER = struct.Struct(">4sBQQ")
 _LARGE = 1 << 62
+_FEW = "bytes are too few for a cursor"
+_BEGIN = "the bytes do not begin as a cursor does"
+_CHECKSUM = "the checksum of a cursor is wrong"
+_META = "the meta of a cursor cannot be read"
+_COLUMNS = "the columns of a cursor make no sense"
+_POSITIONS = "the positions and counts of billing on orders-3 make no sense"
+_RANGES = "the ranges of a cursor make no sense"
+_BEYOND = "the ranges of a cursor reach beyond the largest offset"
+_DELIVERIES = "the deliveries of a cursor make no sense"
 
 
 def _cursor() -> Cursor:
@@ -78,7 +88,20 @@ def test_a_cursor_comes_back_whole() -> None:
     assert state_of(stored.cursor) == state_of(cursor)
     assert (stored.generation, stored.carried) == (7, b"frontier")
     cursor.ack_lost(40, 41, end=100)
-    assert state_of(decode_cursor(encode_cursor(cursor), IDENTITY).cursor) == state_of(cursor)
+    stored = decode_cursor(encode_cursor(cursor), IDENTITY)
+    assert state_of(stored.cursor) == state_of(cursor)
+    assert (stored.generation, stored.carried) == (0, b"")
+
+
+@pytest.mark.parametrize(("length", "width"), [(1, 1), (255, 1), (256, 2), (65_535, 2)])
+def test_a_column_is_as_wide_as_its_largest_number(length: int, width: int) -> None:
+    """In bytes; the other column, of the distances, has three."""
+    cursor = Cursor(IDENTITY)
+    for first in (1, 1_000_001):
+        cursor.ack_range(first, first + length, end=1 << 21)
+    unpacked = zlib.decompress(encode_cursor(cursor)[25:])
+    columns = unpacked[4 + struct.unpack_from(">I", unpacked)[0] :]
+    assert len(columns) == 2 * 3 + 2 * width
 
 
 @pytest.mark.parametrize("start", [0, LARGEST_OFFSET])
@@ -116,9 +139,10 @@ def test_a_decoded_cursor_takes_acks() -> None:
 def test_every_changed_byte_is_refused() -> None:
     data = encode_cursor(_cursor(), carried=b"carried")
     for at in range(len(data)):
+        told = _BEGIN if at < 4 else "a cursor of .* bytes has" if 5 <= at < 13 else _CHECKSUM
         for change in range(1, 256):
             changed = data[:at] + bytes([data[at] ^ change]) + data[at + 1 :]
-            with pytest.raises(CursorDamagedError):
+            with pytest.raises(CursorDamagedError, match=f"^{told}"):
                 decode_cursor(changed, IDENTITY)
 
 
@@ -168,17 +192,19 @@ def test_a_cursor_of_format_2_has_no_deliveries() -> None:
 
 
 @pytest.mark.parametrize(
-    "spans",
+    ("spans", "told"),
     [
-        ((-1,), (1,), (1,)),
-        ((1,), (0,), (1,)),
-        ((1,), (1,), (0,)),
-        ((_LARGE, _LARGE), (9, 9), (1, 1)),
+        (((-1,), (1,), (1,)), _RANGES),
+        (((1,), (0,), (1,)), _RANGES),
+        (((1,), (1,), (0,)), _DELIVERIES),
+        (((_LARGE, _LARGE), (9, 9), (1, 1)), _BEYOND),
     ],
 )
-def test_deliveries_that_make_no_sense_are_refused(spans: Sequence[Sequence[int]]) -> None:
+def test_deliveries_that_make_no_sense_are_refused(
+    spans: Sequence[Sequence[int]], told: str
+) -> None:
     """Backwards, of no message, delivered never, beyond the largest offset."""
-    with pytest.raises(CursorDamagedError, match=r"make no sense|largest offset"):
+    with pytest.raises(CursorDamagedError, match=f"^{told}$"):
         decode_cursor(_written(spans=spans), IDENTITY)
 
 
@@ -201,10 +227,20 @@ def test_a_cursor_of_an_older_version_is_refused_by_name(data: bytes, found: int
         decode_cursor(data, IDENTITY)
 
 
-@pytest.mark.parametrize("data", [b"", b"SQCR", b"x" * 500, b'{"version":1}' * 9])
-def test_what_never_was_a_cursor_is_refused(data: bytes) -> None:
+@pytest.mark.parametrize(
+    ("data", "told"),
+    [
+        (b"", f"0 {_FEW}"),
+        (b"SQCR", f"4 {_FEW}"),
+        (b"x" * 24, f"24 {_FEW}"),
+        (b"x" * 25, _BEGIN),
+        (b"x" * 500, _BEGIN),
+        (b'{"version":1}' * 9, _BEGIN),
+    ],
+)
+def test_what_never_was_a_cursor_is_refused(data: bytes, told: str) -> None:
     """Other programs write metadata, too."""
-    with pytest.raises(CursorDamagedError):
+    with pytest.raises(CursorDamagedError, match=f"^{told}$"):
         decode_cursor(data, IDENTITY)
 
 
@@ -215,36 +251,65 @@ def test_bytes_of_a_sound_form_are_read() -> None:
 
 
 @pytest.mark.parametrize(
-    "data",
+    ("data", "told"),
     [
-        pytest.param(_written(positions=(-2, 0)), id="mark-delete before the first offset"),
-        pytest.param(_written(positions=(9, 9)), id="read position that is acked"),
-        pytest.param(_written(positions=(9, LARGEST_OFFSET + 1)), id="read position too large"),
-        pytest.param(_written(counts=(-1, 0, 0)), id="negative count consumed"),
-        pytest.param(_written(counts=(0, -1, 0)), id="negative count absent"),
-        pytest.param(_written(counts=(0, 0, -1)), id="negative count repeated"),
-        pytest.param(_written(lost=-1), id="negative count lost"),
-        pytest.param(_written(distances=[0], lengths=[1]), id="range that touches the position"),
-        pytest.param(_written(distances=[1, 0], lengths=[1, 1]), id="ranges that touch"),
-        pytest.param(_written(distances=[1], lengths=[0]), id="empty range"),
-        pytest.param(_written(distances=[_LARGE], lengths=[_LARGE]), id="range too far"),
-        pytest.param(_written(distances=[_LARGE] * 4, lengths=[_LARGE] * 4), id="sum wraps"),
-        pytest.param(_written(distances=[1 << 63], lengths=[1]), id="negative distance"),
-        pytest.param(_written(distances=[_LARGE], lengths=[_LARGE - 10]), id="just too far"),
-        pytest.param(_written(distances=[1], lengths=[1], ranges=2), id="a range too few"),
-        pytest.param(_written(distances=[1], lengths=[1], ranges=0), id="a range too many"),
-        pytest.param(_written(distances=[1], lengths=[1], ranges=-1), id="negative ranges"),
-        pytest.param(_written(distances=[1], lengths=[1], widths=(9, 7)), id="nine bytes"),
-        pytest.param(_written(distances=[1], lengths=[1], widths=(7, 9)), id="nine bytes again"),
-        pytest.param(_written(widths=(0, 8)), id="no bytes"),
-        pytest.param(_framed(b"no zlib", unpacked=7), id="not compressed"),
-        pytest.param(_framed(zlib.compress(b"abc")), id="no meta"),
-        pytest.param(_framed(zlib.compress(b"\0\0\0\1\xc1")), id="meta of another form"),
+        pytest.param(
+            _written(positions=(-2, 0)), _POSITIONS, id="mark-delete before the first offset"
+        ),
+        pytest.param(_written(positions=(9, 9)), _POSITIONS, id="read position that is acked"),
+        pytest.param(
+            _written(positions=(9, LARGEST_OFFSET + 1)), _POSITIONS, id="read position too large"
+        ),
+        pytest.param(_written(counts=(-1, 0, 0)), _POSITIONS, id="negative count consumed"),
+        pytest.param(_written(counts=(0, -1, 0)), _POSITIONS, id="negative count absent"),
+        pytest.param(_written(counts=(0, 0, -1)), _POSITIONS, id="negative count repeated"),
+        pytest.param(_written(lost=-1), _POSITIONS, id="negative count lost"),
+        pytest.param(
+            _written(distances=[0], lengths=[1]), _RANGES, id="range that touches the position"
+        ),
+        pytest.param(_written(distances=[1, 0], lengths=[1, 1]), _RANGES, id="ranges that touch"),
+        pytest.param(_written(distances=[1], lengths=[0]), _RANGES, id="empty range"),
+        pytest.param(_written(distances=[_LARGE], lengths=[_LARGE]), _BEYOND, id="range too far"),
+        pytest.param(
+            _written(distances=[_LARGE] * 4, lengths=[_LARGE] * 4), _RANGES, id="sum wraps"
+        ),
+        pytest.param(
+            _written(distances=[_LARGE] * 2, lengths=[_LARGE] * 2), _RANGES, id="sum wraps once"
+        ),
+        pytest.param(_written(distances=[1 << 63], lengths=[1]), _RANGES, id="negative distance"),
+        pytest.param(
+            _written(distances=[_LARGE], lengths=[_LARGE - 10]), _BEYOND, id="just too far"
+        ),
+        pytest.param(
+            _written(distances=[1], lengths=[1], ranges=2),
+            "a cursor has other than 2 ranges",
+            id="a range too few",
+        ),
+        pytest.param(
+            _written(distances=[1], lengths=[1], ranges=0),
+            "a cursor has other than 0 ranges",
+            id="a range too many",
+        ),
+        pytest.param(
+            _written(distances=[1], lengths=[1], ranges=-1), _COLUMNS, id="negative ranges"
+        ),
+        pytest.param(
+            _written(distances=[1], lengths=[1], widths=(9, 7)), _COLUMNS, id="nine bytes"
+        ),
+        pytest.param(
+            _written(distances=[1], lengths=[1], widths=(7, 9)), _COLUMNS, id="nine bytes again"
+        ),
+        pytest.param(_written(widths=(0, 8)), _COLUMNS, id="no bytes"),
+        pytest.param(
+            _framed(b"no zlib", unpacked=7), "a cursor cannot be decompressed", id="not compressed"
+        ),
+        pytest.param(_framed(zlib.compress(b"abc")), _META, id="no meta"),
+        pytest.param(_framed(zlib.compress(b"\0\0\0\1\xc1")), _META, id="meta of another form"),
     ],
 )
-def test_what_makes_no_sense_is_refused(data: bytes) -> None:
+def test_what_makes_no_sense_is_refused(data: bytes, told: str) -> None:
     """A sound checksum does not make a cursor."""
-    with pytest.raises(CursorDamagedError):
+    with pytest.raises(CursorDamagedError, match=f"^{told}$"):
         decode_cursor(data, IDENTITY)
 
 
@@ -269,6 +334,19 @@ def test_a_body_of_another_length_is_refused() -> None:
     ):
         with pytest.raises(CursorDamagedError, match="does not unpack to"):
             decode_cursor(wrong, IDENTITY)
+
+
+def test_a_body_takes_no_more_memory_than_it_says() -> None:
+    """A few bytes may unpack to very many."""
+    data = _framed(zlib.compress(bytes(1 << 24)), unpacked=9)
+    tracemalloc.start()
+    try:
+        with pytest.raises(CursorDamagedError, match=r"^a cursor does not unpack to 9 bytes$"):
+            decode_cursor(data, IDENTITY)
+        _, most = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert most < 1 << 20
 
 
 def test_a_wrong_length_is_refused_although_the_checksum_is_right() -> None:

@@ -97,11 +97,10 @@ def test_a_cumulative_ack_into_a_range_moves_to_its_end() -> None:
     assert (cursor.mark_delete, cursor.acked_range_count) == (9, 0)
 
 
-def test_the_same_cumulative_ack_twice_is_ignored() -> None:
+def test_the_same_cumulative_ack_again_is_ignored() -> None:
     cursor = _cursor()
-    cursor.ack_cumulative(5, end=END)
-    assert cursor.ack_cumulative(5, end=END) == 0
-    assert cursor.counts == AckCounts(consumed=6, repeated=1)
+    assert [cursor.ack_cumulative(5, end=END) for _ in range(3)] == [6, 0, 0]
+    assert cursor.counts == AckCounts(consumed=6, repeated=2)
 
 
 def test_a_mark_delete_that_goes_back_is_refused_by_name() -> None:
@@ -134,28 +133,49 @@ def test_an_ack_beyond_the_end_is_refused_by_name(ack: Callable[[Cursor], object
     assert cursor.counts == AckCounts(consumed=2)
 
 
+_EMPTY = "a range of offsets to ack is empty: give a stop above its first"
+
+
 @pytest.mark.parametrize(
-    "ack",
+    ("ack", "text"),
     [
-        lambda cursor: cursor.ack(-1, end=END),
-        lambda cursor: cursor.ack_range(5, 5, end=END),
-        lambda cursor: cursor.ack_range(6, 5, end=END),
-        lambda cursor: cursor.ack_cumulative(-1, end=END),
-        lambda cursor: cursor.ack(3, end=-1),
-        lambda cursor: cursor.ack(3, end=LARGEST_OFFSET + 1),
-        lambda cursor: cursor.ack_absent(3, 3, end=END),
-        lambda cursor: cursor.ack_offsets(np.array([-1, 3]), end=END),
-        lambda cursor: cursor.ack_offsets(np.array([np.iinfo(np.int64).max, 3]), end=END),
-        lambda cursor: cursor.ack_offsets(np.array([], dtype=np.int64), end=-1),
-        lambda cursor: cursor.ack_ranges(np.array([3, 9]), np.array([5, 9]), end=END),
-        lambda cursor: cursor.seek(-1, end=END),
-        lambda cursor: cursor.nth_unacked(0, end=END),
+        (lambda cursor: cursor.ack(-1, end=END), "first -1 is not an offset"),
+        (
+            lambda cursor: cursor.ack_range(5, 5, end=END),
+            "the offsets to ack, from 5 to before 5, are .* above 5",
+        ),
+        (
+            lambda cursor: cursor.ack_range(6, 5, end=END),
+            "the offsets to ack, from 6 to before 5, are .* above 6",
+        ),
+        (lambda cursor: cursor.ack_cumulative(-1, end=END), "offset -1 is not an offset"),
+        (lambda cursor: cursor.ack(3, end=-1), "end -1 is not an offset"),
+        (
+            lambda cursor: cursor.ack(3, end=LARGEST_OFFSET + 1),
+            f"end {LARGEST_OFFSET + 1} is not an offset",
+        ),
+        (
+            lambda cursor: cursor.ack_absent(3, 3, end=END),
+            "the offsets to ack, from 3 to before 3, are .* above 3",
+        ),
+        (
+            lambda cursor: cursor.ack_offsets(np.array([-1, 3]), end=END),
+            "first -1 is not an offset",
+        ),
+        (lambda cursor: cursor.ack_offsets(np.array([np.iinfo(np.int64).max, 3]), end=END), _EMPTY),
+        (
+            lambda cursor: cursor.ack_offsets(np.array([], dtype=np.int64), end=-1),
+            "end -1 is not an offset",
+        ),
+        (lambda cursor: cursor.ack_ranges(np.array([3, 9]), np.array([5, 9]), end=END), _EMPTY),
+        (lambda cursor: cursor.seek(-1, end=END), "offset -1 is not an offset"),
+        (lambda cursor: cursor.nth_unacked(0, end=END), "there is no message number 0"),
     ],
 )
-def test_what_is_no_offset_is_a_mistake(ack: Callable[[Cursor], object]) -> None:
-    """Negative offsets, empty ranges, and more than 63 bits; nothing is changed."""
+def test_what_is_no_offset_is_a_mistake(ack: Callable[[Cursor], object], text: str) -> None:
+    """Negative offsets, empty ranges, and more than 63 bits, by name; nothing is changed."""
     cursor = _cursor((7, 9))
-    with pytest.raises(ValueError, match=r"not an offset|empty|no message") as caught:
+    with pytest.raises(ValueError, match=f"^{text}$") as caught:
         ack(cursor)
     assert not isinstance(caught.value, CursorError)
     assert list(cursor.acked_ranges()) == [(7, 9)]

@@ -9,6 +9,7 @@ from sequitur.consumer.subscription.dispatch import (
     NEGATIVE_ACK_BACKOFF,
     DeadMessage,
     Dispatch,
+    DispatchCounts,
     DispatchLimits,
     FailureCause,
     OrderRule,
@@ -108,6 +109,43 @@ def test_message_without_an_ack_fails_in_time() -> None:
     assert _taken(dispatch, 150) == [(0, 1)]
 
 
+def test_due_message_comes_while_another_one_has_time_left() -> None:
+    dispatch = _dispatch(OrderRule.NONE, None, None, ack_timeout_ms=150)
+    _taken(dispatch)
+    assert dispatch.negative_ack(ONE, 0, 0)
+    assert _taken(dispatch, 100) == [(0, 1)]
+    assert dispatch.counts.timed_out == 0
+
+
+def test_counts_add_up_over_several_calls() -> None:
+    """Two messages fail by a negative ack, and then for good by an ack timeout."""
+    dispatch = _dispatch(OrderRule.NONE, None, None, ack_timeout_ms=50, redeliveries=1)
+    assert _taken(dispatch) == [(0, 0), (1, 0)]
+    assert all(dispatch.negative_ack(ONE, offset, 10) for offset in range(2))
+    assert _taken(dispatch, 110) == [(0, 1), (1, 1)]
+    assert _taken(dispatch, 160) == []
+    assert dispatch.counts == DispatchCounts(
+        handed_out=4, redelivered=2, negative_acks=2, timed_out=2, taken_back=0, dead=2
+    )
+    assert dispatch.dead() == [
+        DeadMessage(ONE, offset, offset, 2, FailureCause.ACK_TIMEOUT) for offset in range(2)
+    ]
+
+
+def test_only_what_is_handed_out_or_fails_touches_its_partition() -> None:
+    """What is acked before it was out counts as never delivered."""
+    dispatch = _dispatch(OrderRule.NONE, None, None)
+    dispatch.ack(ONE, range(2))
+    assert _taken(dispatch) == []
+    assert (dispatch.touched, dispatch.redeliveries(ONE)) == (set(), NO_REDELIVERIES)
+    _add(dispatch, 2, None)
+    assert _taken(dispatch) == [(2, 0)]
+    assert dispatch.touched == {ONE}
+    dispatch.touched.clear()
+    assert dispatch.negative_ack(ONE, 2, 0)
+    assert dispatch.touched == {ONE}
+
+
 def test_failure_of_an_earlier_handing_out_is_void() -> None:
     """Who was too slow does not fail what another one has now."""
     dispatch = _dispatch(OrderRule.NONE, None, ack_timeout_ms=50)
@@ -131,7 +169,21 @@ def test_acked_messages_leave_nothing_behind() -> None:
     assert len(dispatch._ready) + len(dispatch._delayed) < 200
     assert not dispatch._parts[ONE].lines
     assert not dispatch._parts[ONE].plain
+    assert dispatch._parts[ONE].waiting == 0
     assert not dispatch._deadlines
+
+
+def test_message_that_waits_is_kept_while_others_are_acked() -> None:
+    """What is dropped of outdated entries does not take the live ones along."""
+    dispatch = _dispatch(OrderRule.TAKEN_BACK, b"a")
+    _taken(dispatch)
+    dispatch.negative_ack(ONE, 0, 0)
+    for offset in range(1, 500):
+        _add(dispatch, offset, b"b")
+        dispatch.ack(ONE, [offset])
+    assert len(dispatch._ready) + len(dispatch._delayed) < 200
+    assert _taken(dispatch, 99) == []
+    assert _taken(dispatch, 100) == [(0, 1)]
 
 
 @pytest.mark.parametrize("order", list(OrderRule))
@@ -144,6 +196,16 @@ def test_a_cumulative_ack_lets_go_of_all_before_it(order: OrderRule) -> None:
     assert [dispatch.ack_cumulative(ONE, 3) for _ in range(2)] == [4, 0]
     assert sorted(dispatch.held()) == [(ONE, 4), (TWO, 0), (TWO, 1)]
     assert _taken(dispatch, 1_000) == [(4, 0), (10, 0), (11, 0)]
+
+
+def test_a_cumulative_ack_finds_failed_messages_in_any_order() -> None:
+    """Shared: the later one has failed first."""
+    dispatch = _dispatch(OrderRule.NONE, None, None, None)
+    _taken(dispatch)
+    assert dispatch.negative_ack(ONE, 2, 0)
+    assert dispatch.negative_ack(ONE, 0, 0)
+    assert dispatch.ack_cumulative(ONE, 1) == 2
+    assert list(dispatch.held()) == [(ONE, 2)]
 
 
 def test_nothing_is_held_of_a_partition_that_gave_nothing() -> None:
@@ -177,6 +239,29 @@ def test_messages_come_in_their_turn_across_partitions() -> None:
     assert dispatch.counts.taken_back == 1
     assert [one[2] for one in dispatch.take(0, 9)] == ["1", "10"]
     assert [one[1:] for one in dispatch.take(100, 9)] == [(5, "5", 1), (7, "7", 1), (9, "9", 0)]
+
+
+def test_failed_message_that_is_due_comes_before_those_never_out() -> None:
+    """Of a span that was handed out in parts, too."""
+    dispatch: Dispatch[int] = Dispatch(OrderRule.NONE, backoff=_BACKOFF)
+    dispatch.add(ONE, range(5), [None] * 5, range(5))
+    assert [dispatch.take(0)[0][2] for _ in range(3)] == [0, 1, 2]
+    assert dispatch.negative_ack(ONE, 2, 0)
+    assert _taken(dispatch, 100) == [(2, 1), (3, 0), (4, 0)]
+
+
+def test_message_comes_behind_a_waiting_one_of_its_key_however_late() -> None:
+    """As long as one waits, lines are kept: others come in, go out, and are acked meanwhile."""
+    dispatch: Dispatch[int] = Dispatch(OrderRule.TAKEN_BACK, backoff=_BACKOFF, lined_for=0)
+    dispatch.add(ONE, range(2), [b"a", b"a"], [0, 1])
+    _taken(dispatch)
+    assert dispatch.negative_ack(ONE, 0, 0)
+    _add(dispatch, 2, b"b")
+    assert dispatch.ack(ONE, [1]) == 1
+    assert _taken(dispatch) == [(2, 0)]
+    _add(dispatch, 3, b"a")
+    assert _taken(dispatch, 99) == []
+    assert _taken(dispatch, 100) == [(0, 1), (3, 0)]
 
 
 def test_lines_are_kept_for_a_while_after_a_failure() -> None:
@@ -252,18 +337,68 @@ def test_however_many_are_out_are_one_span() -> None:
     assert dispatch.ack(ONE, range(0, 200_000, 2)) == 100_000
 
 
-def test_message_that_comes_too_late_is_refused() -> None:
-    """Messages of a partition come in the order of their offsets."""
+def test_deliveries_are_told_from_what_is_held_in_lines_and_behind_them() -> None:
+    """Two have failed and are out again with an acked one between them, two more came later."""
+    dispatch: Dispatch[int] = Dispatch(OrderRule.TAKEN_BACK, backoff=_BACKOFF, lined_for=0)
+    dispatch.add(ONE, range(3), [b"a", b"b", b"c"], range(3))
+    _taken(dispatch)
+    assert dispatch.negative_ack(ONE, 0, 0)
+    assert dispatch.negative_ack(ONE, 2, 0)
+    dispatch.ack(ONE, [1])
+    assert _taken(dispatch, 100) == [(0, 1), (2, 1)]
+    dispatch.add(ONE, range(3, 6), [b"a", b"b", b"c"], range(3, 6))
+    assert len(dispatch.take(100, 2)) == 2
+    assert dispatch.redeliveries(ONE).spans == ((0, 3, 2), (3, 5, 1))
+
+
+def test_what_was_never_out_has_no_delivery_between_those_that_were() -> None:
+    """Shared: 0 is out, 1 never was, and 2 was out in an earlier life."""
     dispatch = _dispatch(OrderRule.NONE, None, None)
-    with pytest.raises(ValueError, match="offset 1 of"):
-        _add(dispatch, 1, None)
+    earlier = Redeliveries.of({2: 1}, out=range(0))
+    dispatch.add(ONE, range(2, 3), [None], [2], redeliveries=earlier)
+    assert dispatch.take(0) == [(ONE, 0, 0, 0)]
+    assert dispatch.redeliveries(ONE).spans == ((0, 1, 1), (2, 3, 1))
 
 
-@pytest.mark.parametrize("limits", [{"receiver_queue": 0}, {"unacked": -1}, {"ack_timeout_ms": -1}])
-def test_limits_that_make_no_sense_are_refused(limits: dict[str, int]) -> None:
+def test_what_is_acked_between_deliveries_makes_no_second_span() -> None:
+    """Also where nothing is held but what was out in an earlier life."""
+    dispatch: Dispatch[int] = Dispatch(OrderRule.NONE, backoff=_BACKOFF)
+    earlier = Redeliveries.of({0: 1, 4: 1}, out=range(0))
+    dispatch.add(ONE, range(5), [None] * 5, range(5), redeliveries=earlier)
+    assert dispatch.ack(ONE, range(1, 4)) == 3
+    assert dispatch.redeliveries(ONE).spans == ((0, 5, 1),)
+
+
+@pytest.mark.parametrize(("held", "offset", "last"), [(2, 1, 1), (0, -1, -1)])
+def test_message_that_comes_too_late_is_refused(held: int, offset: int, last: int) -> None:
+    """Messages of a partition come in the order of their offsets, from 0 on."""
+    dispatch = _dispatch(OrderRule.NONE, *[None] * held)
+    with pytest.raises(ValueError, match=rf"^offset {offset} of .* comes after {last}$"):
+        _add(dispatch, offset, None)
+
+
+@pytest.mark.parametrize(
+    ("limits", "text"),
+    [
+        ({"receiver_queue": 0}, "receiver_queue 0: expected at least 1"),
+        ({"unacked": -1}, "a limit is negative"),
+        ({"ack_timeout_ms": -1}, "a limit is negative"),
+        ({"redeliveries": -1}, "a limit is negative"),
+    ],
+)
+def test_limits_that_make_no_sense_are_refused(limits: dict[str, int], text: str) -> None:
     """No room to read, or a negative limit, is a mistake."""
-    with pytest.raises(ValueError, match=r"expected at least 1|negative"):
+    with pytest.raises(ValueError, match=f"^{text}$"):
         DispatchLimits(**limits)
+
+
+def test_smallest_limits_are_room_for_one_message_and_no_second_attempt() -> None:
+    dispatch = _dispatch(OrderRule.NONE, None, receiver_queue=1, redeliveries=0)
+    assert dispatch.room == 0
+    assert _taken(dispatch) == [(0, 0)]
+    assert dispatch.room == 1
+    assert dispatch.negative_ack(ONE, 0, 0)
+    assert [one.offset for one in dispatch.dead()] == [0]
 
 
 def test_usual_backoff() -> None:

@@ -44,6 +44,16 @@ def test_what_is_out_for_the_first_time_is_one_span() -> None:
     assert found.spans == ((0, 5, 1), (5, 7, 2), (7, 9, 1), (10, 1_000_000, 1))
 
 
+def test_spans_end_where_the_next_ones_begin() -> None:
+    """Behind what is out, beside what was never out, and where they are cut; none is empty."""
+    assert Redeliveries.of({3: 2}, out=range(3)).spans == ((0, 3, 1), (3, 4, 2))
+    found = Redeliveries.of({2: 1, 3: 1, 4: 3}, out=range(1), fresh=range(1, 9))
+    assert found.spans == ((0, 1, 1), (2, 4, 1), (4, 5, 3))
+    assert found.behind(1).spans == ((2, 4, 1), (4, 5, 3))
+    assert found.behind(4).spans == ((4, 5, 3),)
+    assert found.behind(5).spans == ()
+
+
 def test_of_too_many_the_smallest_counts_are_forgotten() -> None:
     """Their messages come once more often; none is thought to have come more often than it has."""
     counts = {one: 9 if one % 5 == 0 else 1 + one % 2 for one in range(MOST_SPANS * 2)}

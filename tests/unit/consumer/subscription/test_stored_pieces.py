@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import re
 import struct
 
 import google_crc32c
 import pytest
 
 from sequitur.consumer.subscription.cursor import Cursor, CursorIdentity
+from sequitur.consumer.subscription.redeliveries import Redeliveries, RedeliverySpan
 from sequitur.consumer.subscription.stored_pieces import (
     METADATA_LIMIT,
     StoredPieces,
@@ -51,6 +53,11 @@ def _values(pieces: StoredPieces) -> list[bytes]:
     return [chunk.value for chunk in pieces.chunks]
 
 
+def _sealed(header: bytes, part: bytes) -> bytes:
+    """A chunk with a sound checksum."""
+    return header + struct.pack(">I", google_crc32c.value(header + part)) + part
+
+
 def test_a_small_cursor_stands_in_the_metadata() -> None:
     """With its generation and what the caller stored with it; the offset is the cursor's."""
     cursor = _cursor(50)
@@ -79,12 +86,35 @@ def test_a_large_cursor_stands_in_chunks() -> None:
     assert (stored.generation, stored.carried) == (7, b"x")
 
 
+@pytest.mark.parametrize("limit", [200, METADATA_LIMIT])
+def test_deliveries_come_back_with_a_cursor(limit: int) -> None:
+    """And where none are given nothing comes back, and no bytes of the caller's either."""
+    cursor = _cursor(100)
+    redeliveries = Redeliveries((RedeliverySpan(3, 9, 4),))
+    for given in (redeliveries, Redeliveries()):
+        pieces = pieces_of(cursor, generation=1, redeliveries=given, limit=limit)
+        stored = read_stored(pieces.metadata, _values(pieces), IDENTITY, offset=0)
+        assert (stored.redeliveries, stored.carried) == (given, b"")
+
+
 def test_the_limit_is_what_fits() -> None:
     """A text as long as the limit stands in the metadata, one that is longer does not."""
     cursor = _cursor(600)
     length = len(pieces_of(cursor, generation=1, limit=1 << 20).metadata)
     assert pieces_of(cursor, generation=1, limit=length).chunks == ()
     assert len(pieces_of(cursor, generation=1, limit=length - 1).chunks) == 1
+
+
+def test_a_cursor_comes_back_from_the_least_pieces() -> None:
+    """Chunks of one byte, a limit as long as the pointer, and the largest generation."""
+    cursor, generation = _cursor(50), (1 << 64) - 1
+    pieces = pieces_of(cursor, generation=generation, limit=200, chunk_bytes=1)
+    limit = len(pieces.metadata)
+    assert pieces_of(cursor, generation=generation, limit=limit, chunk_bytes=1) == pieces
+    with pytest.raises(ValueError, match=f"has {limit} characters, and the limit is {limit - 1}"):
+        pieces_of(cursor, generation=generation, limit=limit - 1, chunk_bytes=1)
+    stored = read_stored(pieces.metadata, _values(pieces), IDENTITY, offset=0)
+    assert (state_of(stored.cursor), stored.generation) == (state_of(cursor), generation)
 
 
 @pytest.mark.parametrize("holes", [10, 100, 300, 1000, 3000, 100_000])
@@ -114,10 +144,11 @@ def test_keys_differ_by_cursor() -> None:
 def test_a_missing_chunk_is_refused() -> None:
     pieces = _pieces()
     values = _values(pieces)
+    missing = f"of {len(values)} chunks of generation 7 are missing$"
     for at in range(len(values)):
-        with pytest.raises(CursorChunksError, match=r"1 of .* missing"):
+        with pytest.raises(CursorChunksError, match=f"^{IDENTITY}: 1 {missing}"):
             read_stored(pieces.metadata, values[:at] + values[at + 1 :], IDENTITY, offset=0)
-    with pytest.raises(CursorChunksError, match="missing"):
+    with pytest.raises(CursorChunksError, match=f"^{IDENTITY}: {len(values)} {missing}"):
         read_stored(pieces.metadata, [], IDENTITY, offset=0)
 
 
@@ -147,7 +178,8 @@ def test_two_writers_of_a_generation_are_refused(mixed: int) -> None:
     cursor.ack(500 * 2000 - 1, end=END)
     values = _values(pieces_of(cursor, generation=7, limit=200, chunk_bytes=300))
     given = values[:mixed] + _values(pieces)[mixed:]
-    with pytest.raises(CursorChunksError):
+    told = "the chunks of generation 7 do not make up the cursor that the pointer names"
+    with pytest.raises(CursorChunksError, match=f"^{IDENTITY}: {told}$"):
         read_stored(pieces.metadata, given, IDENTITY, offset=0)
 
 
@@ -212,10 +244,46 @@ def test_what_is_wrong_with_a_whole_cursor_is_told() -> None:
         read_stored(text.replace("/1 ", "/01 "), [], IDENTITY, offset=0)
 
 
+def test_what_is_wrong_with_a_pointer_is_told() -> None:
+    """No pointer's form; or one whose numbers nobody wrote."""
+    text = _pieces().metadata
+    for wrong, told in (
+        (text.replace("count=", "counts="), "^the pointer to a cursor's chunks cannot be read$"),
+        (
+            text.replace("count=", "count=1"),
+            "^the checksum of a pointer to a cursor's chunks is wrong$",
+        ),
+    ):
+        with pytest.raises(CursorDamagedError, match=told):
+            read_pointer(wrong)
+
+
+def test_what_is_wrong_with_a_chunk_is_told() -> None:
+    """Whose cursor, too; a sound checksum does not make a chunk that the pointer names."""
+    pieces = _pieces()
+    first, *rest = _values(pieces)
+    header, part, count = first[:25], first[29:], len(pieces.chunks)
+    behind = header[:17] + struct.pack(">I", count) + header[21:]
+    cut = "a stored chunk was cut, or is something else"
+    for wrong, told in (
+        (first[:28], "28 bytes are too few for a chunk"),
+        (first[:29], cut),
+        (_sealed(header, part[:-1]), cut),
+        (_sealed(b"SQCR" + header[4:], part), cut),
+        (first[:-1] + bytes([first[-1] ^ 1]), "the checksum of a chunk is wrong"),
+        (
+            _sealed(behind, part),
+            f"chunk {count} of {count} of generation 7 among those of generation 7",
+        ),
+    ):
+        with pytest.raises(CursorError, match=f"^{re.escape(f'{IDENTITY}: {told}')}$"):
+            read_stored(pieces.metadata, [wrong, *rest], IDENTITY, offset=0)
+
+
 @pytest.mark.parametrize("text", ["", "committed by hand", '{"offset": 3}', "sequitur-cursor/"])
 def test_metadata_of_others_is_refused(text: str) -> None:
     """Such as what a tool leaves when it sets the offset."""
-    with pytest.raises(CursorDamagedError, match="not that of a cursor"):
+    with pytest.raises(CursorDamagedError, match=r"^the metadata of the offset is not that of a "):
         read_stored(text, [], IDENTITY, offset=0)
 
 
@@ -223,10 +291,10 @@ def test_a_newer_format_is_refused_by_name() -> None:
     """Of the metadata, and of a chunk whose checksum is sound."""
     pieces = _pieces()
     first, *rest = _values(pieces)
-    header = b"SQCK\2" + first[5:25]
-    checksum = google_crc32c.value(header + first[29:])
-    newer = header + struct.pack(">I", checksum) + first[29:]
-    with pytest.raises(CursorVersionError, match="chunk of format 2, this version reads 1"):
+    newer = _sealed(b"SQCK\2" + first[5:25], first[29:])
+    with pytest.raises(
+        CursorVersionError, match=f"^{IDENTITY}: a chunk of format 2, this version reads 1"
+    ):
         read_stored(pieces.metadata, [newer, *rest], IDENTITY, offset=0)
     with pytest.raises(CursorVersionError, match="format 2, this version reads 1"):
         read_pointer("sequitur-cursor/2 whole x")

@@ -39,7 +39,7 @@ from sequitur.producer.journal.frames import (
     stated_frame,
     without_bytes,
 )
-from sequitur.producer.journal.scan import Scan, TornTail, scan_segment
+from sequitur.producer.journal.scan import Damage, Scan, TornTail, scan_segment
 from tests.property.journal_model import record_batch
 
 _SEGMENT = 3
@@ -232,9 +232,10 @@ def test_a_hole_up_to_the_next_frame_is_a_torn_tail() -> None:
     assert scan.torn == TornTail(_SEGMENT, start, len(data) - start, 1)
 
 
-def test_a_hole_in_rounds_never_synced_is_a_torn_tail() -> None:
+@pytest.mark.parametrize("synced", [0, len(segment([HEAD]))])
+def test_a_hole_in_rounds_never_synced_is_a_torn_tail(synced: int) -> None:
     """A page that was never written reads as zeros; what follows it was never synced either."""
-    data = segment([HEAD], [batch(0, body=b"x" * 2000)], [batch(10)])
+    data = segment([HEAD], [batch(0, body=b"x" * 2000)], [batch(10)], synced=synced)
     broken = data[:1024] + bytes(512) + data[1536:]
     scan = scan_segment(broken, _SEGMENT, newest=True)
     start = scan_segment(data, _SEGMENT, newest=True).frames[1].at
@@ -277,14 +278,85 @@ def test_a_frame_inside_a_payload_is_no_frame() -> None:
     assert scan.torn == TornTail(_SEGMENT, len(older), len(data) - 5 - len(older), 0)
 
 
+def test_a_frame_inside_an_earlier_payload_does_not_follow_a_damage() -> None:
+    """Though it says that it was written later: reading goes on behind the damage."""
+    later = encode_round([batch(90)], seed=_SEED, offset=1 << 20, synced=0)
+    body = b"".join(later.buffers)
+    data, ends = synced_segment([HEAD], [batch(0, body=body)], [batch(10)], [batch(20)])
+    broken = data[: ends[3] - 1] + bytes([data[ends[3] - 1] ^ 1]) + data[ends[3] :]
+    scan = scan_segment(broken, _SEGMENT, newest=True)
+    assert [(damage.offset, damage.resumes_at) for damage in scan.damages] == [(ends[2], ends[3])]
+    assert [placed.at for placed in scan.frames] == [ends[0], ends[1], ends[3]]
+
+
+@pytest.mark.parametrize("newest", [True, False])
+def test_a_whole_round_that_is_gone_is_a_damage(newest: bool) -> None:
+    """What follows was written after it had been synced, so it is no torn tail."""
+    data, ends = synced_segment([HEAD], [batch(0)], [batch(10)])
+    scan = scan_segment(data[: ends[1]] + data[ends[2] :], _SEGMENT, newest=newest)
+    assert [damage.offset for damage in scan.damages] == [ends[1]]
+    assert scan.torn is None
+
+
+def test_damages_behind_inserted_bytes_are_told_where_they_are() -> None:
+    """Only the first has moved what follows it, and none hides a good frame behind it."""
+    data, ends = synced_segment([HEAD], [batch(0)], [batch(10)], [batch(20)], [batch(30)])
+    broken = bytearray(data)
+    for end in (ends[3], ends[5]):
+        broken[end - 1] ^= 1
+    broken[ends[1] : ends[1]] = b"x" * 1000
+    first, lost, second, last = (end + 1000 for end in ends[1:5])
+    length = second - lost
+    said = f"{length} bytes unreadable (its header says Batch, {length} bytes)"
+    scan = scan_segment(bytes(broken), _SEGMENT, newest=False)
+    moved = "1000 bytes unreadable (no readable header), 1000 bytes inserted"
+    assert scan.damages == (
+        Damage(ends[1], 1000, moved, 1, first),
+        Damage(lost, length, said, 1, second),
+        Damage(last, length, said, 0, None),
+    )
+    assert [placed.at for placed in scan.frames] == [ends[0], first, second]
+
+
+def _unfinished() -> tuple[bytes, int, int]:
+    """A segment whose last round lacks its end, and where this begins and ends."""
+    whole: list[list[Frame]] = [[HEAD], [batch(0)]]
+    data = segment(*whole, [batch(10), batch(20), SourcePosition("file", b"30")])
+    end = scan_segment(data, _SEGMENT, newest=True).frames[3].end
+    return data[:end], len(segment(*whole)), end
+
+
+def test_a_scan_leaves_the_bytes_of_batches_in_the_file() -> None:
+    """All together may be larger than memory."""
+    frames = frames_of(scan_segment(segment(FRAMES), _SEGMENT, newest=True))
+    assert [one.data for one in frames if isinstance(one, BatchFrame | Waiting)] == [b"", b""]
+
+
 def test_an_unfinished_round_is_cut_as_a_whole() -> None:
     """A position is never taken without the events it covers, nor events without it."""
-    data = segment([HEAD], [batch(0), batch(10), SourcePosition("file", b"20")])
-    frames = scan_segment(data, _SEGMENT, newest=True).frames
-    scan = scan_segment(data[: frames[2].end], _SEGMENT, newest=True)
-    start = frames[1].at
-    assert scan.torn == TornTail(_SEGMENT, start, frames[2].end - start, 2)
-    assert frames_of(scan) == [HEAD]
+    data, start, end = _unfinished()
+    scan = scan_segment(data, _SEGMENT, newest=True)
+    torn = TornTail(_SEGMENT, start, end - start, 2)
+    assert scan == Scan(_SEGMENT, end, FORMAT_VERSION, scan.frames, (), torn)
+    assert frames_of(scan) == [HEAD, without_bytes(batch(0))]
+
+
+def test_an_older_segment_whose_last_round_has_no_end_is_damaged() -> None:
+    """All of the round is told of, or that there is no round at all; what is good is there."""
+    data, start, end = _unfinished()
+    for cut, begins, kept in ((end, start, 4), (PREAMBLE_LENGTH, PREAMBLE_LENGTH, 0)):
+        scan = scan_segment(data[:cut], _SEGMENT, newest=False)
+        damage = Damage(begins, cut - begins, "the end of a round is missing", 0, None)
+        assert scan == Scan(_SEGMENT, cut, FORMAT_VERSION, scan.frames, (damage,), None)
+        assert len(scan.frames) == kept
+
+
+def test_a_damaged_preamble_is_told_first_and_lets_nothing_be_cut() -> None:
+    """Not even what would else be a torn tail."""
+    data, ends = synced_segment([HEAD], [batch(0)], [batch(10)])
+    scan = scan_segment(b"?" + data[1:-5], _SEGMENT, newest=True)
+    assert scan.torn is None
+    assert [damage.offset for damage in scan.damages] == [0, ends[-2]]
 
 
 def test_two_damaged_places_are_both_told() -> None:

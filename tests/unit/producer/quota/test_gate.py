@@ -191,6 +191,35 @@ async def test_bad_records_are_told_once_and_the_next_ones_count(rig: _Rig) -> N
     assert rig.gate.limits("t")
 
 
+async def test_only_so_many_bad_records_are_told(rig: _Rig) -> None:
+    """A topic full of them fills no log, and memory neither."""
+    with capture_logs() as logs:
+        rig.gate.take((key_of(str(number)), b"{") for number in range(200))
+    assert len(logs) == 100
+
+
+@in_virtual_time
+@pytest.mark.parametrize("is_closed", [False, True])
+async def test_a_gate_that_has_nothing_to_wait_for_looks_no_more(is_closed: bool) -> None:
+    """When nothing is limited, or it was closed; until then it looks at its clock."""
+    looks: list[int] = []
+
+    def now_ms() -> int:
+        looks.append(0)
+        return 0
+
+    gate = QuotaGate(now_ms)
+    gate.take(_record())
+    for over in (False, True):
+        if over and is_closed:
+            gate.close()
+        elif over:
+            gate.take(_LIFTED)
+        looks.clear()
+        await asyncio.sleep(10)
+        assert bool(looks) is not over
+
+
 async def test_a_wait_is_logged_once_until_it_is_over(rig: _Rig) -> None:
     """Not each time that a sender begins anew."""
     with capture_logs() as logs:

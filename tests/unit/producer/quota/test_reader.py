@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import struct
 from datetime import timedelta
 from random import Random
@@ -15,9 +16,11 @@ from structlog.testing import capture_logs
 
 from sequitur.errors import FatalError, RetriableError
 from sequitur.kafka.control import BacklogState, key_of
+from sequitur.kafka.log_reading import FETCH_WAIT_MS
 from sequitur.kafka.record_batch import new_builder
 from sequitur.producer import KafkaSettings
 from sequitur.producer.quota import ControlReader, QuotaGate
+from tests.support.virtual_time import in_virtual_time
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable
@@ -42,6 +45,9 @@ class _Wire:
         errors: Raised by the next requests, one by one.
         errors_at: Raised once when this offset is asked for.
         fetched: The offsets that were asked for.
+        asked: What else was asked for: of a topic, a partition, a node, and how long to wait.
+        answers: Whether a broker tells of the topic.
+        node: The leader.
         attempts: How often a reader has begun to read.
     """
 
@@ -55,35 +61,43 @@ class _Wire:
         self.unauthorized = False
         self.version: type[Any] = FetchResponse_v11
         self.fetched: list[int] = []
+        self.asked: set[tuple[Any, ...]] = set()
+        self.answers = True
+        self.node: int | None = 1
         self.attempts = 0
 
     async def refresh(self, topics: Any) -> bool:
         assert topics == [_TOPIC]
         self.attempts += 1
         await asyncio.sleep(0)
-        return True
+        return self.answers
 
-    def is_unauthorized(self, _topic: str) -> bool:
+    def is_unauthorized(self, topic: str) -> bool:
+        self.asked.add(("unauthorized", topic))
         return self.unauthorized
 
-    def topic_id(self, _topic: str) -> bytes | None:
+    def topic_id(self, topic: str) -> bytes | None:
+        self.asked.add(("id", topic))
         return self.id
 
-    def leader(self, _topic: str, _partition: int) -> int:
-        return 1
+    def leader(self, topic: str, partition: int) -> int | None:
+        self.asked.add(("leader", topic, partition))
+        return None if self.id is None else self.node
 
     async def close(self) -> None:
         pass
 
-    async def ask(self, _node: int, request: Any) -> Any:
+    async def ask(self, node: int, request: Any) -> Any:
         await asyncio.sleep(0)
         if self.errors:
             raise self.errors.pop(0)
         if not isinstance(request, FetchRequest):
-            ((_, ((_, time_ms),)),) = request._topics
+            ((topic, ((partition, time_ms),)),) = request._topics
+            self.asked.add(("offset", node, topic, partition))
             offset = self.start if time_ms == -2 else self.stable
             return OffsetResponse_v1([(_TOPIC, [(0, 0, -1, offset)])])
-        ((_, ((_, offset, _),)),) = request.topics
+        ((topic, ((partition, offset, _),)),) = request.topics
+        self.asked.add(("fetch", node, topic, partition, request._max_wait_ms))
         self.fetched.append(offset)
         if offset in self.errors_at:
             raise self.errors_at.pop(offset)
@@ -136,19 +150,38 @@ async def test_records_are_read_from_the_beginning_and_followed(rig: _Rig, versi
     await rig.until(lambda: not rig.gate.limits("a"))
     assert rig.wire.fetched[:3] == [0, 1, 2]
     assert set(rig.wire.fetched[2:]) <= {2, 3}
+    assert rig.wire.asked == {
+        ("unauthorized", _TOPIC),
+        ("id", _TOPIC),
+        ("leader", _TOPIC, 0),
+        ("offset", 1, _TOPIC, 0),
+        ("fetch", 1, _TOPIC, 0, FETCH_WAIT_MS),
+    }
 
 
-async def test_without_the_right_to_read_it_says_so_once(rig: _Rig) -> None:
+@pytest.mark.parametrize(
+    ("lack", "level", "reason"),
+    [
+        ({"unauthorized": True}, "warning", f"topic {_TOPIC}: no right to read it"),
+        ({"answers": False}, "info", "no broker answers"),
+        ({"node": None}, "info", "the topic has no leader"),
+    ],
+    ids=["no-right", "no-answer", "no-leader"],
+)
+async def test_what_keeps_it_from_reading_is_told_once(
+    rig: _Rig, lack: dict[str, Any], level: str, reason: str
+) -> None:
     rig.write("t")
-    rig.wire.unauthorized = True
+    before = dict(vars(rig.wire))
+    vars(rig.wire).update(lack)
     with capture_logs() as logs:
         rig.reader.start()
         await rig.until(lambda: rig.wire.attempts > 3)
-        rig.wire.unauthorized = False
+        vars(rig.wire).update({name: before[name] for name in lack})
         await rig.until(lambda: rig.gate.limits("t"))
     told = [(line["log_level"], line["event"], line.get("reason")) for line in logs]
     assert told == [
-        ("warning", "backlog quotas cannot be read", f"topic {_TOPIC}: no right to read it"),
+        (level, "backlog quotas cannot be read", reason),
         ("info", "backlog quotas are read", None),
     ]
     assert {line["topic"] for line in logs} == {_TOPIC}
@@ -202,6 +235,7 @@ async def test_no_error_stops_it(rig: _Rig, error: Exception, level: str, reason
         await rig.until(lambda: logs)
     assert (logs[0]["log_level"], logs[0]["reason"]) == (level, reason)
     rig.wire.fetched.clear()
+    await rig.until(lambda: rig.wire.fetched)  # at the end of the log
     rig.write("b")
     await rig.until(lambda: rig.gate.limits("b"))
     assert 0 not in rig.wire.fetched
@@ -249,3 +283,44 @@ async def test_a_topic_made_anew_is_read_from_its_beginning(rig: _Rig) -> None:
     rig.wire.errors = [RetriableError("the partition is not there")]
     await rig.until(lambda: rig.gate.limits("b"))
     assert not rig.gate.limits("a")
+
+
+async def test_a_reader_that_was_closed_asks_no_more(rig: _Rig) -> None:
+    """Nor does one that was never started mind it."""
+    await rig.reader.close(1)
+    rig.write("t")
+    rig.reader.start()
+    await rig.until(lambda: rig.gate.limits("t"))
+    await rig.reader.close(1)
+    rig.wire.fetched.clear()
+    await asyncio.sleep(0.02)
+    assert not rig.wire.fetched
+
+
+@in_virtual_time
+async def test_to_close_ends_in_time_though_nothing_else_does(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Half of it is the reading's, which heeds no end, and half the connections'."""
+    loop, wire, closing_s = asyncio.get_running_loop(), _Wire(), 0.0
+
+    async def refresh(_topics: Any) -> bool:
+        with contextlib.suppress(asyncio.CancelledError):
+            await asyncio.sleep(3600)
+        await asyncio.sleep(3600)
+        return True
+
+    async def close() -> None:
+        nonlocal closing_s
+        closing_s = loop.time()
+        await asyncio.sleep(3600)
+
+    monkeypatch.setattr(wire, "refresh", refresh)
+    monkeypatch.setattr(wire, "close", close)
+    monkeypatch.setattr("sequitur.producer.quota.Wire", lambda *_args, **_options: wire)
+    reader = _Rig(wire).reader
+    reader.start()
+    await asyncio.sleep(1)
+    begun_s = loop.time()
+    await reader.close(8)
+    assert (closing_s - begun_s, loop.time() - closing_s) == pytest.approx((4, 4))

@@ -127,3 +127,6 @@ def test_a_lifted_quota_is_forgotten() -> None:
     states.take(key_of("t"), None, 1)
     assert states.limited == {}
     assert states.proximity(["t"]) is None
+    states.take(key_of("t"), state.encode(), 9)
+    states.expire(19)
+    assert states.limited == {"t": state}  # it counts from its new arrival on
