@@ -207,3 +207,4 @@ def test_negative_numbers_are_refused() -> None:
         DetectionThresholds(slow_backlog=-1)
     with pytest.raises(PolicyError, match="share"):
         DetectionThresholds(ack_hole_share=1.5)
+    assert DetectionThresholds(ack_hole_share=1).ack_hole_share == 1
