@@ -16,6 +16,7 @@ from sequitur.consumer.topology import (
 from sequitur.consumer.topology.engine import keyed_stage
 from sequitur.consumer.topology.step.room import Room
 from sequitur.consumer.topology.step.run import StepResult
+from sequitur.testing import ReorderTester
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -37,6 +38,12 @@ def read(event: Event) -> Iterator[Any]:
     if event.key in _FAILS and event.attempt == 1:
         raise ValueError("not yet")
     for number in range(int(event.value or b"1")):
+        yield (event.key or b"").decode(), f"{number}"
+
+
+@bolt(fields=("user", "said"))
+def often(event: Event) -> Iterator[Any]:
+    for number in range(100):
         yield (event.key or b"").decode(), f"{number}"
 
 
@@ -113,6 +120,21 @@ def test_an_event_with_more_calls_than_a_step_has_memory_for_is_finished() -> No
     assert tester.held == []
     numbers = [int(said or b"") for user, said in tester.records("out") if user == b"large"]
     assert numbers == [*range(1, 101)]
+
+
+@pytest.mark.promise("keyed-by-field")
+def test_a_job_finishes_an_event_with_more_calls_than_a_step_has_memory_for() -> None:
+    builder = TopologyBuilder("room")
+    builder.set_spout("events")
+    builder.set_bolt("read", often).local_grouping("events")
+    builder.set_bolt("counts", Counts(), 1).fields_grouping("read", "user")
+    builder.set_output("out", key="user", value="said").local_grouping("counts")
+    settings = {"input_topics": ["in"], "output_topic": "ordered", "event_time": "json:at"}
+    with ReorderTester(settings, builder.build()) as tester:
+        tester.run([{"key": "large", "value": '{"at": 1700000000000}'}])
+        tester.drain()
+        said = [one.value for one in tester.records("ordered")]
+    assert said == [b"%d" % number for number in range(1, 101)]
 
 
 @pytest.mark.promise("keyed-by-field")
