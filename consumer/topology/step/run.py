@@ -18,7 +18,7 @@ from sequitur.consumer.topology.api.builder import TreeFailure
 from sequitur.consumer.topology.engine.runner import FINISH_OVERRAN
 from sequitur.consumer.topology.engine.task_output import finish_words
 from sequitur.consumer.topology.settling.acker import AckFlag
-from sequitur.consumer.topology.settling.root import least
+from sequitur.consumer.topology.settling.root import is_timer, least
 from sequitur.consumer.topology.settling.timer_holds import TimerHolds, earliest
 from sequitur.consumer.topology.step.key_ties import (
     CallsTask,
@@ -191,7 +191,10 @@ class StepResult:
     # what it has changed of the keys of keyed bolts, by component and task; the newest last
     keys: dict[tuple[str, int], list[Handle]] = field(default_factory=dict)
     next_timer_ms: int | None = None  # when the next timer of a key is due; None without any
-    is_stuck: bool = False  # whether it had too little memory to finish the oldest of what it held
+    # the oldest that it holds, if it had too little memory for all: its turn, and less how many
+    # have that. It grows as a job gets on
+    held_at: tuple[int, int] | None = None
+    called_timers: bool = False  # whether it has called timers that come before that
     # event times up to which it has closed windows before their time, by bolt
     closed_ms: dict[str, int] = field(default_factory=dict)
     # how many events were late for a window and are done, by bolt
@@ -228,9 +231,10 @@ class StepRun:
         self._last_made: dict[bytes, Order] = {}
         self._known = KnownRoots()
         self._is_cut = False  # whether something is left to the next step for want of memory
-        # the first turn of what is done, and of what is held and runs again in the next step
-        self._first_done: int | None = None
-        self._first_held: int | None = None
+        # the turns of what is held and runs again in the next step, and the first of the timers
+        # that are done or have failed
+        self._held_turns: list[int] = []
+        self._first_timer: int | None = None
 
     def run(self) -> StepResult:
         if self._batch.plan.is_local:
@@ -247,7 +251,7 @@ class StepRun:
         counts["crashes"] = self._tasks.crashes
         counts["made_acked"] = counts["made"] + counts["made_tried"] - counts["made_left"]
         counts["acked"] -= counts["made_acked"]
-        self._result.is_stuck = self._is_stuck()
+        self._tell_progress()
         if counts["emitted"] != counts["outputs"]:
             raise ConservationError(
                 f"bolts emitted {counts['emitted']} records, but {counts['outputs']} are in files"
@@ -485,42 +489,46 @@ class StepRun:
         """
         acked, verdicts = self._verdicts(spouts, results)
         self._result.counts["acked"] += acked
-        if self._is_cut:
-            self._note_progress(self._roots(spouts, results), verdicts)
         made: dict[int, list[Handle]] = {}
         for place, one in self._by_place(results):
             made.setdefault(place, []).append(one.told.made_file)
         for place, one in enumerate(spouts):
             if one.told.timers_file is not None:
                 made.setdefault(place, []).append(one.told.timers_file)
+        if self._is_cut:
+            files = [one for several in made.values() for one in several if one is not None]
+            self._note_progress(self._roots(spouts, results), verdicts, files)
         self._leave(verdicts, [one.told.roots_file for one in spouts], window, made)
         return verdicts
 
     def _note_progress(
-        self, roots: Sequence[Handle], verdicts: Sequence[Sequence[EventVerdict]]
+        self,
+        roots: Sequence[Handle],
+        verdicts: Sequence[Sequence[EventVerdict]],
+        made: Sequence[Handle],
     ) -> None:
         batch, emitted = self._batch, self._batch.emitted_roots(roots)
-        left = [one for own in verdicts for one in own if not one.is_dead]
-        held = [
-            one.id for one in left if one.reason is None and (one.retry_at_ms or 0) <= batch.now_ms
-        ]
-        are_left, are_held = (
+        timers = [root for one in made for root, event in batch.read_made(one) if is_timer(event)]
+        held = [one for own in verdicts for one in own if one.reason is None]
+        soon = [one.id for one in held if (one.retry_at_ms or 0) <= batch.now_ms]
+        are_timers, are_held, are_soon = (
             np.isin(emitted.ids, np.array(ids, np.uint64))
-            for ids in ([one.id for one in left], held)
+            for ids in (timers, [one.id for one in held], soon)
         )
-        done, waits = emitted.turns[~are_left].tolist(), emitted.turns[are_held].tolist()
-        self._first_done = least(self._first_done, *done)
-        self._first_held = least(self._first_held, *waits)
+        self._held_turns += emitted.turns[are_soon].tolist()
+        tried = emitted.turns[are_timers & ~are_held].tolist()
+        self._first_timer = least(self._first_timer, *tried)
 
-    def _is_stuck(self) -> bool:
-        """Return whether nothing was done that came before the oldest of what is held."""
-        if not self._is_cut or self._first_held is None:
-            return False
+    def _tell_progress(self) -> None:
+        if not self._held_turns:
+            return
+        first = min(self._held_turns)
+        self._result.held_at = first, -self._held_turns.count(first)
         # What a bolt's timers emit may come before what is older than they are.
         topology = self._batch.topology
         delay_ms = max((topology.delay_ms(bolt) for bolt in topology.keyed_by_field), default=0)
-        last = self._first_held + 2 * delay_ms
-        return self._first_done is None or self._first_done > last
+        timer = self._first_timer
+        self._result.called_timers = timer is not None and timer <= first + 2 * delay_ms
 
     def _with_undone(
         self, spouts: Sequence[TaskResult], verdicts: Sequence[Sequence[EventVerdict]], wave: int

@@ -13,7 +13,7 @@ from sequitur.consumer.topology import (
     TopologyTester,
     bolt,
 )
-from sequitur.consumer.topology.engine import keyed_stage
+from sequitur.consumer.topology.engine import keyed, keyed_stage
 from sequitur.consumer.topology.step.room import Room
 from sequitur.consumer.topology.step.run import StepResult
 from sequitur.testing import ReorderTester
@@ -45,6 +45,13 @@ def read(event: Event) -> Iterator[Any]:
 def often(event: Event) -> Iterator[Any]:
     for number in range(100):
         yield (event.key or b"").decode(), f"{number}"
+
+
+@bolt(fields=("user", "said"))
+def database(given: Tuple) -> Iterator[Any]:
+    if b"database" in _FAILS:
+        raise ValueError("is down")
+    yield given.values
 
 
 class Counts(KeyedBolt):
@@ -86,6 +93,19 @@ class PerTime(KeyedBolt):
 
     def on_timer(self, timer: Timer, key: Key) -> Iterator[Any]:
         yield key.value, f"{timer.name}: {key.state[int(timer.name)]}"
+
+
+class Silence(KeyedBolt):
+    """Tells once of a silence."""
+
+    fields = ("user", "said")
+
+    def process(self, given: Tuple, key: Key) -> None:
+        if given.event_time_ms < 2_000:
+            key.timer("silence", at=2_000)
+
+    def on_timer(self, timer: Timer, key: Key) -> Iterator[Any]:
+        yield key.value, timer.name
 
 
 def _tester(*bolts: KeyedBolt, by: str = "user") -> TopologyTester:
@@ -180,9 +200,71 @@ def test_what_waits_for_a_retry_gets_no_more_memory(caplog: pytest.LogCaptureFix
     assert caplog.messages == []
 
 
-def test_a_step_gets_more_memory_until_something_is_finished() -> None:
+@pytest.mark.promise("keyed-by-field")
+@pytest.mark.parametrize("by_field", [False, True])
+def test_timers_that_fail_later_on_get_no_more_memory(
+    by_field: bool, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """All have an attempt, a few in each step: that is how the job goes on."""
+    monkeypatch.setattr(keyed, "_MOST_TIMERS_BYTES", 20_000)
+    _FAILS.add(b"database")
+    builder = TopologyBuilder("room")
+    builder.set_spout("events")
+    builder.set_bolt("read", read).local_grouping("events")
+    if by_field:
+        builder.set_bolt("silence", Silence(), 1).fields_grouping("read", "user")
+    else:
+        builder.set_bolt("silence", Silence()).fields_grouping("events", "key")
+    builder.set_bolt("database", database, 2).fields_grouping("silence", "said")
+    builder.set_output("out", key="user", value="said").local_grouping("database")
+    waits = {"retry_delay": "10 min", "retry_maximum": "10 min", "retry_jitter": 0}
+    tester = TopologyTester(builder.build(), ProcessSettings.model_validate(waits))
+    users = [f"user{number}" for number in range(100)]
+    tester.run([(user, "1", 1_000) for user in users])
+    tester.run([("last", "1", 5_000)])
+    assert len(tester.failed) < len(users), "or no step was cut"
+    _steps(tester)
+    assert (len(tester.failed), tester.held) == (len(users), [])
+    assert caplog.messages == []
+    _FAILS.clear()
+    tester.retry_all()
+    assert sorted(tester.records("out")) == sorted((one.encode(), b"silence") for one in users)
+
+
+@pytest.mark.promise("keyed-by-field")
+@pytest.mark.parametrize("at_ms", [1_000, 990, 1_010])
+def test_an_event_gets_its_memory_also_while_others_are_finished(at_ms: int) -> None:
+    """Those come before it, with it, or behind it, and give nothing to a keyed bolt."""
+    tester = _tester(Windows(), Counts())
+    tester.run([("large", "60", 1_000)])
+    assert tester.held
+    for step in range(15):
+        tester.run([(f"none{step}", "0", at_ms)])
+    assert tester.held == []
+    assert len(tester.acked) == 16
+
+
+@pytest.mark.promise("keyed-by-field")
+def test_windows_get_their_memory_also_while_others_are_finished() -> None:
+    tester = _tester(Windows(), Counts())
+    for first in (0, 10):
+        tester.run([(f"user{number}", "1", 1_000) for number in range(first, first + 10)])
+    assert tester.held == []
+    tester.run([("none", "0", 1_021), ("late", "1", 1_010), ("last", "1", 1_022)])
+    assert tester.held
+    for step in range(20):
+        tester.run([(f"none{step}", "0", 1_022)])
+    assert tester.held == []
+
+
+_SEVEN = [(7, -2), (7, -2), (7, -2), (7, -1), (7, -3)]
+_HELD_AT = [None, *_SEVEN, (6, -1), (8, -9), (8, -9), None, None]
+_CALLED = [8]
+
+
+def test_a_step_gets_more_memory_while_the_oldest_that_is_held_stays() -> None:
     room, times = Room(), []
-    for is_stuck in (False, True, True, True, False, True, False, False, False, False):
-        room.take_in(StepResult(is_stuck=is_stuck))
+    for step, held_at in enumerate(_HELD_AT):
+        room.take_in(StepResult(held_at=held_at, called_timers=step in _CALLED))
         times.append(room.times)
-    assert times == [1, 2, 4, 8, 4, 8, 4, 2, 1, 1]
+    assert times == [1, 1, 2, 4, 2, 4, 8, 4, 4, 2, 1]
