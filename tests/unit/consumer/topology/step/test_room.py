@@ -108,7 +108,19 @@ class Silence(KeyedBolt):
         yield key.value, timer.name
 
 
-def _tester(*bolts: KeyedBolt, by: str = "user") -> TopologyTester:
+class Pauses(KeyedBolt):
+    """Tells of 5 ms after each event."""
+
+    fields = ("user", "said")
+
+    def process(self, given: Tuple, key: Key) -> None:
+        key.timer("pause", at=given.event_time_ms + 5)
+
+    def on_timer(self, timer: Timer, key: Key) -> Iterator[Any]:
+        yield key.value, timer.name
+
+
+def _tester(*bolts: KeyedBolt, by: str = "user", also: KeyedBolt | None = None) -> TopologyTester:
     builder = TopologyBuilder("room")
     builder.set_spout("events")
     builder.set_bolt("read", read).local_grouping("events")
@@ -117,7 +129,10 @@ def _tester(*bolts: KeyedBolt, by: str = "user") -> TopologyTester:
         field = by if number else "user"
         builder.set_bolt(f"keyed{number}", one, 1).fields_grouping(before, field)
         before = f"keyed{number}"
-    builder.set_output("out", key="user", value="said").local_grouping(before)
+    out = builder.set_output("out", key="user", value="said").local_grouping(before)
+    if also is not None:
+        builder.set_bolt("also", also).fields_grouping("events", "key")
+        out.local_grouping("also")
     waits = {"retry_delay": "10 min", "retry_maximum": "10 min", "retry_jitter": 0}
     return TopologyTester(builder.build(), ProcessSettings.model_validate(waits))
 
@@ -245,6 +260,20 @@ def test_an_event_gets_its_memory_also_while_others_are_finished(at_ms: int) -> 
 
 
 @pytest.mark.promise("keyed-by-field")
+def test_an_event_gets_its_memory_also_while_timers_of_others_are_called() -> None:
+    """Those are of a bolt beside it, which waits for no event that a later stage holds."""
+    tester = _tester(Counts(), also=Pauses())
+    tester.run([("large", "60", 1_000)])
+    assert tester.held
+    for step in range(140):
+        tester.run([(f"none{step}", "0", 900)])
+        if not tester.held:
+            break
+    assert tester.held == []
+    assert sum(said == b"pause" for _, said in tester.records("out")) > 60
+
+
+@pytest.mark.promise("keyed-by-field")
 def test_windows_get_their_memory_also_while_others_are_finished() -> None:
     tester = _tester(Windows(), Counts())
     for first in (0, 10):
@@ -257,14 +286,24 @@ def test_windows_get_their_memory_also_while_others_are_finished() -> None:
     assert tester.held == []
 
 
-_SEVEN = [(7, -2), (7, -2), (7, -2), (7, -1), (7, -3)]
-_HELD_AT = [None, *_SEVEN, (6, -1), (8, -9), (8, -9), None, None]
-_CALLED = [8]
+def _times(held_at: list[tuple[int, int] | None], *, called_timers: bool = False) -> list[int]:
+    room, times = Room(), []
+    for one in held_at:
+        room.take_in(StepResult(held_at=one, called_timers=called_timers))
+        times.append(room.times)
+    return times
 
 
 def test_a_step_gets_more_memory_while_the_oldest_that_is_held_stays() -> None:
-    room, times = Room(), []
-    for step, held_at in enumerate(_HELD_AT):
-        room.take_in(StepResult(held_at=held_at, called_timers=step in _CALLED))
-        times.append(room.times)
-    assert times == [1, 1, 2, 4, 2, 4, 8, 4, 4, 2, 1]
+    """Of many with its time, one less does; one that is older comes before it."""
+    stays = [(7, -2), (7, -2), (7, -2)]
+    assert _times([None, *stays, None, None, None, None]) == [1, 1, 2, 4, 4, 2, 1, 1]
+    assert _times([*stays, (7, -1), (7, -3), (6, -1)]) == [1, 2, 4, 4, 8, 16]
+
+
+def test_an_event_gets_its_memory_also_if_older_ones_come_in_between() -> None:
+    assert _times([(7, -1), (6, -1)] * 3) == [1, 2, 2, 4, 4, 8]
+
+
+def test_a_step_gets_more_memory_later_where_timers_are_called() -> None:
+    assert _times([(7, -1)] * 131, called_timers=True) == [1] * 65 + [2] * 65 + [4]
